@@ -1,0 +1,1 @@
+"""Prompts: templates, verbalizers and the encoding of rows as token ids."""

@@ -1,0 +1,144 @@
+"""Metrics as pure functions over a whole set of rows; a mean over batches would move with the batch size.
+
+All are read off one confusion matrix. Macro-F1 averages over the classes seen in gold or prediction (the rule of
+scikit-learn and of the released toolkit; spec, section 4.4), the same for dev, test and report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fewnlu.errors import ConfigError, DataError, choices
+from fewnlu.tasks.task import METRICS, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+CHANCE_DRAWS = 1000
+
+
+def argmax(scores: ArrayLike) -> NDArray[np.int64]:
+    """Class of the highest score of each row, the first one on ties.
+
+    Args:
+        scores: [rows, classes]; −inf marks a class that a row lacks.
+
+    Raises:
+        DataError: a row with NaN, +inf, or no finite score: a class made of it would look like a result.
+    """
+    import numpy as np
+
+    table = np.asarray(scores, dtype=np.float64)
+    if table.ndim != 2:
+        raise ValueError(f"scores have shape {table.shape}, expected [rows, classes]")
+    bad = np.isnan(table).any(1) | np.isposinf(table).any(1) | np.isneginf(table).all(1)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"scores of {int(bad.sum())} of {len(table)} rows are not finite (first: row {row}, "
+            f"{table[row].tolist()}); the model has diverged or overflowed"
+        )
+    return table.argmax(1)
+
+
+def compute(
+    names: Iterable[str],
+    scores: ArrayLike,
+    gold: Sequence[int],
+    labels: Sequence[str],
+    meta: Sequence[Mapping[str, Any]] | None = None,
+    positive: str | None = None,
+) -> dict[str, float]:
+    """Metrics of a whole set, as fractions.
+
+    Args:
+        scores: [rows, classes], or class ids [rows].
+        gold: class ids [rows], indices into `labels`.
+        meta: of each row, for metrics over groups (none yet).
+        positive: the label that f1_binary counts.
+
+    Raises:
+        DataError: no rows, or scores that are not finite.
+        ConfigError: an unknown metric, or f1_binary without its label.
+    """
+    import numpy as np
+
+    table = np.asarray(scores)
+    predicted = argmax(table) if table.ndim == 2 else table
+    answer = np.asarray(gold, dtype=np.int64)
+    if len(answer) == 0:
+        raise DataError("no rows to score")
+    if predicted.shape != answer.shape:
+        raise ValueError(f"{len(predicted)} predictions for {len(answer)} gold labels")
+    if predicted.dtype.kind not in "iu":
+        raise DataError(f"predictions are {predicted.dtype}, not class ids; NaN is no class")
+    n = len(labels)
+    for what, ids in (("prediction", predicted), ("gold label", answer)):
+        if ids.min() < 0 or ids.max() >= n:
+            raise DataError(
+                f"{what} {int(ids.min() if ids.min() < 0 else ids.max())} is no class of {list(labels)}"
+            )
+    confusion = np.bincount(answer * n + predicted, minlength=n * n).reshape(1, n, n)
+    return {name: float(_metric(name, confusion, labels, positive)[0]) for name in names}
+
+
+def select_score(task: Task, metrics: Mapping[str, float]) -> float:
+    """The one number that selects: the unweighted mean of `task.select` (spec, section 1.2); NaN stays NaN."""
+    missing = [name for name in task.select if name not in metrics]
+    if missing:
+        raise ConfigError(f"task.select: '{missing[0]}' was not computed; {choices(missing[0], metrics)}")
+    return sum(metrics[name] for name in task.select) / len(task.select)
+
+
+def controls(task: Task, gold: Sequence[int], seed: int = 0) -> dict[str, dict[str, float]]:
+    """What needs no model: `majority` (the most frequent gold class for all rows, the first on ties) and `chance`.
+
+    Chance is a uniform guess: exact for accuracy, otherwise the mean of 1,000 seeded draws.
+    """
+    import numpy as np
+
+    answer = np.asarray(gold, dtype=np.int64)
+    n = len(task.labels)
+    majority = np.full_like(answer, np.bincount(answer, minlength=n).argmax())
+    draws = np.random.default_rng(seed).integers(0, n, size=(CHANCE_DRAWS, len(answer)))
+    cells = np.arange(CHANCE_DRAWS)[:, None] * n * n + answer * n + draws
+    confusion = np.bincount(cells.ravel(), minlength=CHANCE_DRAWS * n * n).reshape(-1, n, n)
+    chance = {
+        name: 1 / n
+        if name == "accuracy"
+        else float(_metric(name, confusion, task.labels, task.positive).mean())
+        for name in task.metrics
+    }
+    return {
+        "majority": compute(task.metrics, majority, gold, task.labels, positive=task.positive),
+        "chance": chance,
+    }
+
+
+def _metric(
+    name: str, confusion: NDArray[np.int64], labels: Sequence[str], positive: str | None
+) -> NDArray[np.float64]:
+    """One metric of a stack of confusion matrices [draws, gold, predicted] -> [draws]."""
+    import numpy as np
+
+    hits = np.diagonal(confusion, axis1=1, axis2=2).astype(np.float64)
+    of_gold, of_predicted = confusion.sum(2), confusion.sum(1)
+    total = confusion.sum((1, 2))
+    if name == "accuracy":
+        return hits.sum(1) / total
+    if name in ("macro_f1", "f1_binary"):
+        seen = of_gold + of_predicted
+        f1 = 2 * hits / np.maximum(seen, 1)
+        if name == "macro_f1":
+            return f1.sum(1) / (seen > 0).sum(1)
+        if positive not in labels:
+            raise ConfigError(f"task.positive: f1_binary counts one label; {choices(positive, labels)}")
+        return f1[:, list(labels).index(positive)]
+    if name == "mcc":
+        both = (of_gold * of_predicted).sum(1)
+        spread = (total**2 - (of_predicted**2).sum(1)) * (total**2 - (of_gold**2).sum(1))
+        # 0 where gold or prediction is constant, as scikit-learn has it
+        return np.where(spread > 0, (hits.sum(1) * total - both) / np.sqrt(np.maximum(spread, 1)), 0.0)
+    raise ConfigError(f"unknown metric '{name}'; {choices(name, METRICS)}")
