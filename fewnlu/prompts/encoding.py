@@ -1,9 +1,9 @@
 """Rows to token ids: rendered, tokenised, shortened, with the positions that a model is read at.
 
-A masked model is read at its masks. A causal model gets the text up to the mask (sequence B follows A after one
-space) and is read at its last token. Only shortenable fields are ever cut: one token at a time, from the end of
-the field that is longest at that moment, so that no field is eaten up before another (unlike the released toolkit,
-spec section 4.1).
+A masked model is read at its masks. A causal model gets the text up to the mask (sequence B follows A after
+one space) and is read at its last token. Only shortenable fields are ever cut: one token at a time, from the
+end of the field that is longest at that moment, so that none is eaten up before another (unlike the released
+toolkit; spec, section 4.1).
 """
 
 from __future__ import annotations
@@ -165,10 +165,11 @@ class Encoder:
             # The longest field; of equals the last one, so that what comes first stays whole.
             longest = max(range(len(keep)), key=lambda i: (keep[i], i), default=None)
             if longest is None or keep[longest] <= 1:
+                fixed = total - sum(lengths)
                 raise DataError(
-                    f"row {row.id!r}: pattern {self.pattern.id} needs {total} tokens, and {total - sum(lengths)} of them "
-                    f"belong to no shortenable field ({', '.join(map(str, lengths)) or 'there is none'})\n"
-                    f"task.max_length is {self.max_length}; raise it to at least {total - sum(lengths) + sum(map(bool, lengths))}"
+                    f"row {row.id!r}: pattern {self.pattern.id} needs {total} tokens; {fixed} cannot be cut, "
+                    f"its shortenable fields have {', '.join(map(str, lengths)) or 'none'}\n"
+                    f"task.max_length is {self.max_length}; at least {fixed + sum(map(bool, lengths))}"
                 )
             keep[longest] -= 1
         seen = [0] * len(lengths)
@@ -207,7 +208,7 @@ def _layout(parts: Iterable[Part]) -> tuple[list[_Piece], int]:
 
 
 def _owner(text: str, start: int, end: int, spans: list[tuple[int, int, int]]) -> int | None:
-    """The shortenable field a token lies in; None if any of its visible characters lie outside (then it stays)."""
+    """The shortenable field a token lies in; None if any visible character lies outside (then it stays)."""
     while start < end - 1 and text[start].isspace():
         start += 1
     for first, last, owner in spans:
@@ -219,7 +220,7 @@ def _owner(text: str, start: int, end: int, spans: list[tuple[int, int, int]]) -
 def _special_tokens(
     tokenizer: Any, pair: bool, causal: bool
 ) -> tuple[list[int], list[int], list[int], tuple[int, list[int], int]]:
-    """Special tokens (before A, between A and B, at the end) and token types (A, between, B), read off an example."""
+    """Special tokens (before A, between, at the end) and types (A, between, B), read off an example."""
     out = (
         tokenizer("a", "a", return_token_type_ids=True)
         if pair
@@ -234,7 +235,7 @@ def _special_tokens(
 
 
 class EncodedSet:
-    """Rows of one encoder, tokenised once each; `shared` gives one per (pattern, tokenizer, length) in a process."""
+    """Rows of one encoder, tokenised once each; `shared` gives a process one for each set of arguments."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -267,7 +268,8 @@ def collate(rows: Sequence[Encoded], pad_id: int) -> dict[str, torch.Tensor]:
     """Tensors of a batch, padded on the right to its longest row.
 
     Returns:
-        input_ids, attention_mask and, where the model has them, token_type_ids [rows, length]; read [rows, masks].
+        input_ids, attention_mask and, where the model has them, token_type_ids [rows, length];
+        read [rows, masks].
     """
     import torch
 

@@ -1,7 +1,7 @@
 """Text to token ids with the place of each token, as a piece of a sequence that other pieces precede.
 
-Three traps are dealt with here and nowhere else: special tokens written in users' text are plain text; a piece
-behind a mask must not gain a word start that the text has not; and no piece ends in a lone space.
+Two traps are dealt with here and nowhere else: special tokens written in users' text are plain text, and a
+piece behind a mask must not gain a word start that the text has not.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Pieces:
     def __init__(self, tokenizer: Any) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
-                f"model {tokenizer_name(tokenizer)}: {type(tokenizer).__name__} gives no character offsets, which "
-                "shortening needs; use a model with a fast tokenizer"
+                f"model {tokenizer_name(tokenizer)}: {type(tokenizer).__name__} gives no character "
+                "offsets, which shortening needs; use a model with a fast tokenizer"
             )
         self.tokenizer = tokenizer
         self.unk_id = tokenizer.unk_token_id
         self._special = set(tokenizer.all_special_ids) - {self.unk_id}
-        # WordPiece marks what goes on (##s) instead of what starts: a piece behind a mask starts a word of its own.
+        # WordPiece marks what goes on (##s), not what starts: a piece behind a mask starts a word of its own.
         self._joins = type(tokenizer.backend_tokenizer.model).__name__ not in ("WordPiece", "WordLevel")
 
     def encode(self, texts: Sequence[str], after: bool = False) -> list[list[Token]]:

@@ -1,8 +1,9 @@
 """The template language: a plain string in a task's YAML, parsed into parts.
 
-``{field}`` inserts a field, ``{field~}`` one that may be shortened, ``{field|nopunct|lcfirst~}`` a filtered one;
-``[MASK]`` is one mask, ``[MASK*]`` as many as the longest answer needs, ``[P3]`` three trainable slots, ``‖`` (or
-``[SEP]``) the boundary of sequence A and B. White space is literal, except around the boundary. ``{{`` is a brace.
+``{field}`` inserts a field, ``{field~}`` one that may be shortened, ``{field|nopunct|lcfirst~}`` a filtered
+one; ``[MASK]`` is one mask, ``[MASK*]`` as many as the longest answer needs, ``[P3]`` three trainable slots,
+``‖`` (or ``[SEP]``) the boundary of sequence A and B. White space is literal, except at a sequence's ends.
+``{{`` and ``}}`` are literal braces.
 (Spec, section 4.1; its part boundary is written as one space here.)
 """
 
@@ -127,9 +128,7 @@ def parse(
     _add_text(parts, source[at:])
     parts = _strip_boundary(parts)
     if sum(isinstance(p, Boundary) for p in parts) > 1:
-        raise ConfigError(
-            f"{where}: {source!r} has more than one boundary ‖; a model reads at most two sequences"
-        )
+        raise ConfigError(f"{where}: {source!r} has a second boundary ‖; a model reads at most two sequences")
     if need_mask and not any(isinstance(p, Mask) for p in parts):
         raise ConfigError(f"{where}: {source!r} has no [MASK], so no label word could be read")
     return Template(source, tuple(parts), where)

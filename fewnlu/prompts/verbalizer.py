@@ -14,7 +14,7 @@ _OPENING = "([{<“‘«"
 
 
 def word_context(template: Template, kind: str = "masked") -> str:
-    """What stands before the first mask: ``start`` of a sequence, an ``open`` bracket or quote, or a ``word``."""
+    """What precedes the first mask: the ``start`` of a sequence, an ``open`` bracket, or a ``word``."""
     before = template.parts[: template.first_mask]
     if kind == "causal":
         before = tuple(p for p in before if not isinstance(p, Boundary))
@@ -38,8 +38,8 @@ def resolve(
 ) -> list[list[int]]:
     """Token ids of each label's words, one id a word (single-mask reading).
 
-    A word takes its spaced form where text precedes the mask in its sequence ("Ġterrible"), and its unspaced form
-    at the start of a sequence or directly behind an opening bracket.
+    A word takes its spaced form where text precedes the mask in its sequence ("Ġterrible"), and its unspaced
+    form at the start of a sequence or directly behind an opening bracket.
 
     Args:
         labels: order of the result; the verbalizer's own if None.
@@ -74,8 +74,8 @@ def resolve(
             other = owner.setdefault(ids[0], (label, word))
             if other[0] != label:
                 raise ConfigError(
-                    f"{where}: '{other[1]}' of label '{other[0]}' and '{word}' of label '{label}' are the same piece "
-                    f"'{tokenizer.convert_ids_to_tokens(ids[0])}' in model {model}; choose words that differ there"
+                    f"{where}: '{other[1]}' of label '{other[0]}' and '{word}' of label '{label}' are one "
+                    f"piece '{tokenizer.convert_ids_to_tokens(ids[0])}' in model {model}; choose other words"
                 )
     return [[ids[0] for ids in found[label]] for label in labels]
 
@@ -87,8 +87,8 @@ def _word_ids(pieces: Pieces, word: str, context: str, kind: str) -> list[int]:
         ids = pieces.ids(word, after=True)
     else:
         ids = pieces.ids(" " + word, after=True)
-    # Some tokenizers write the space as a piece of its own. A masked model has one mask for the word, and the space
-    # before a mask is never encoded; a causal model would be asked about the space, so there it is several pieces.
+    # Some tokenizers write the space as a piece of its own. A masked model has one mask for the word, and the
+    # space before a mask is never encoded; a causal model would be asked for the space: that stays an error.
     if kind == "masked" and len(ids) > 1 and pieces.is_blank(ids[0]):
         return ids[1:]
     return ids

@@ -1,7 +1,7 @@
 """Metrics as pure functions over a whole set of rows; a mean over batches would move with the batch size.
 
-All are read off one confusion matrix. Macro-F1 averages over the classes seen in gold or prediction (the rule of
-scikit-learn and of the released toolkit; spec, section 4.4), the same for dev, test and report.
+All are read off one confusion matrix. Macro-F1 averages over the classes seen in gold or prediction (the rule
+of scikit-learn and of the released toolkit; spec, section 4.4), the same for dev, test and report.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def compute(
 
 
 def select_score(task: Task, metrics: Mapping[str, float]) -> float:
-    """The one number that selects: the unweighted mean of `task.select` (spec, section 1.2); NaN stays NaN."""
+    """The number that selects: the unweighted mean of `task.select` (spec, section 1.2); NaN stays NaN."""
     missing = [name for name in task.select if name not in metrics]
     if missing:
         raise ConfigError(f"task.select: '{missing[0]}' was not computed; {choices(missing[0], metrics)}")
@@ -93,7 +93,7 @@ def select_score(task: Task, metrics: Mapping[str, float]) -> float:
 
 
 def controls(task: Task, gold: Sequence[int], seed: int = 0) -> dict[str, dict[str, float]]:
-    """What needs no model: `majority` (the most frequent gold class for all rows, the first on ties) and `chance`.
+    """What needs no model: `majority` (the most frequent gold class, the first on ties) and `chance`.
 
     Chance is a uniform guess: exact for accuracy, otherwise the mean of 1,000 seeded draws.
     """
@@ -133,7 +133,7 @@ def _metric(
         f1 = 2 * hits / np.maximum(seen, 1)
         if name == "macro_f1":
             return f1.sum(1) / (seen > 0).sum(1)
-        if positive not in labels:
+        if positive is None or positive not in labels:
             raise ConfigError(f"task.positive: f1_binary counts one label; {choices(positive, labels)}")
         return f1[:, list(labels).index(positive)]
     if name == "mcc":

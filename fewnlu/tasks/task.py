@@ -14,12 +14,28 @@ from typing import Any
 from fewnlu.errors import ConfigError, choices
 
 SETS = ("labeled", "test", "unlabeled")
+KEYS = (
+    *(
+        "name",
+        "description",
+        "licence",
+        "labels",
+        "fields",
+        "label",
+        "id",
+        "unit",
+        "metrics",
+        "select",
+        "positive",
+    ),
+    *("max_length", "source", "grid", "patterns"),
+)
 METRICS = ("accuracy", "macro_f1", "f1_binary", "mcc")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example. Rows of equal `unit` are never separated by a split; `label` is None where it is unknown."""
+    """One example. A split never separates rows of equal `unit`; `label` is None where it is unknown."""
 
     id: str
     fields: Mapping[str, str]
@@ -114,11 +130,7 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: naming the key, what is there, and what was expected.
     """
-    keys = (
-        "name labels fields label id unit metrics select positive max_length source patterns grid "
-        "ptuning description licence"
-    ).split()
-    _known_keys(cfg, keys, "task")
+    _known_keys(cfg, KEYS, "task")
     name = _text(cfg.get("name"), "task.name")
     labels = _names(cfg.get("labels"), "task.labels")
     if len(labels) < 2:
