@@ -1,0 +1,224 @@
+"""The schema that every composed config is held against, before any model is read.
+
+Hydra itself refuses an unknown key without a plus; this module refuses the ones added by ``+`` or ``++`` that nobody
+reads, wrong types and values out of range, and says what would be right. Imports neither torch nor lightning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fewnlu.errors import ConfigError, choices
+
+
+def conf_dir() -> Path:
+    """Folder of the shipped YAML files: inside the package when installed from a wheel, else beside it."""
+    here = Path(__file__).resolve().parent
+    return here / "conf" if (here / "conf").is_dir() else here.parent / "conf"
+
+
+def _range(low: float, high: float = math.inf, *, open_low: bool = False) -> dict[str, Any]:
+    return {"range": (low, high, open_low)}
+
+
+@dataclass
+class Hp:
+    """A point h of the search space H; the types make h canonical (spec 1.1)."""
+
+    pattern: int | None = field(default=None, metadata=_range(0))
+    lr: float = field(default=5e-5, metadata=_range(0, 1, open_low=True))
+    max_steps: int = field(default=30, metadata=_range(0))
+    eval_ratio: float = field(default=0.2, metadata=_range(0, 1, open_low=True))
+    batch_size: int = field(default=8, metadata=_range(1))
+    warmup_ratio: float = field(default=0.0, metadata=_range(0, 1))
+    weight_decay: float = field(default=0.01, metadata=_range(0))
+    patience: int = field(default=6, metadata=_range(1))
+
+
+@dataclass
+class Seed:
+    data: int = field(default=42, metadata=_range(0))
+    split: int = field(default=42, metadata=_range(0))
+    train: int = field(default=42, metadata=_range(0))
+
+
+@dataclass
+class Data:
+    dir: str | None = None
+    n_labeled: int | None = field(default=None, metadata=_range(2))
+    limit_test: int | None = field(default=None, metadata=_range(1))
+
+
+@dataclass
+class ModelArgs:
+    name: str | None = None
+    path: str | None = None
+    revision: str | None = None
+    kind: Literal["masked", "causal"] | None = None
+    freeze_layers: int | None = field(default=None, metadata=_range(0))
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+@dataclass
+class Runtime:
+    threads: int | None = field(default=None, metadata=_range(1))
+    eval_batch: int = field(default=32, metadata=_range(1))
+    micro_batch: int | None = field(default=None, metadata=_range(1))
+    cache_gb: float = field(default=2.0, metadata=_range(0))
+    share: list[Any] = field(default_factory=list)
+    fail_fast: bool = False
+
+
+@dataclass
+class Search:
+    patterns: int | None = field(default=None, metadata=_range(0))
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+SECTIONS: dict[str, type] = {"hp": Hp, "seed": Seed, "data": Data, "model_args": ModelArgs, "runtime": Runtime,
+                             "search": Search}
+# Sections whose keys are those of the chosen YAML file (or of a validator of their own).
+GROUPS = ("task", "model", "method", "split", "paradigm", "trainer", "logger")
+FREE = {"task", "trainer"}  # task: tasks.task_from_config; trainer: the flags of lightning's Trainer
+HP_NAMES = tuple(f.name for f in dataclasses.fields(Hp))
+# Arguments of pytorch_lightning.Trainer (a test compares them with its signature; importing it takes seconds).
+TRAINER_FLAGS = frozenset(
+    """accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps
+    min_steps max_time limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches
+    val_check_interval check_val_every_n_epoch num_sanity_val_steps log_every_n_steps enable_checkpointing
+    enable_progress_bar enable_model_summary accumulate_grad_batches gradient_clip_val gradient_clip_algorithm
+    deterministic benchmark inference_mode use_distributed_sampler profiler detect_anomaly barebones plugins
+    sync_batchnorm reload_dataloaders_every_n_epochs default_root_dir enable_autolog_hparams model_registry""".split()
+)
+# Flags that the protocol itself sets; a user's value would silently break it.
+RESERVED_FLAGS = {
+    "max_steps": "hp.max_steps", "max_epochs": "hp.max_steps", "min_steps": "hp.max_steps", "min_epochs": "hp.max_steps",
+    "accumulate_grad_batches": "runtime.micro_batch", "logger": "logger=csv|wandb|none", "callbacks": "a plugin",
+    "val_check_interval": "hp.eval_ratio", "check_val_every_n_epoch": "hp.eval_ratio",
+    "limit_val_batches": "hp.eval_ratio", "limit_train_batches": "hp.max_steps", "enable_checkpointing": "nothing",
+    "num_sanity_val_steps": "nothing", "default_root_dir": "sweep",
+}
+
+
+def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None:
+    """Refuse a config that cannot be run as it is meant.
+
+    Args:
+        cfg: the composed config without ``hydra``.
+        base: the same choices of groups composed without single values: the keys that exist.
+        shown: what to name as the place (the overrides), for the message.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, or a value out of range.
+    """
+    known_top = [*SECTIONS, *GROUPS, "sweep"]
+    for key in cfg:
+        if key not in known_top:
+            hint = f" Groups are chosen as +{key}=NAME only for: method, experiment." if key in {"methods"} else ""
+            raise ConfigError(f"unknown key '{key}': {choices(key, known_top)}.{hint}{shown}")
+    for name, schema in SECTIONS.items():
+        _check_section(name, schema, cfg.get(name) or {}, shown)
+    for name in GROUPS:
+        if name not in FREE:
+            _check_keys(name, cfg.get(name) or {}, base.get(name) or {}, shown)
+    _check_trainer(cfg.get("trainer") or {}, shown)
+    _check_sweep_name(cfg.get("sweep"), shown)
+
+
+def _check_section(name: str, schema: type, values: dict[str, Any], shown: str) -> None:
+    fields = {f.name: f for f in dataclasses.fields(schema)}
+    hints = typing.get_type_hints(schema)
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"unknown key '{name}.{key}': {choices(key, fields)}.{shown}")
+        check_value(f"{name}.{key}", value, hints[key], fields[key].metadata.get("range"), shown)
+
+
+def check_value(key: str, value: Any, hint: Any, bounds: tuple[float, float, bool] | None, shown: str = "") -> None:
+    """Raise a ConfigError unless `value` has the type `hint` and lies within `bounds` (low, high, low is excluded)."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union \
+        else (hint,)
+    if not any(_is_a(value, o) for o in options):
+        raise ConfigError(f"{key}={value!r}: expected {_words(options)}.{shown}")
+    if bounds and isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high, open_low = bounds
+        if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
+            sign = ">" if open_low else ">="
+            top = f" and <= {high:g}" if math.isfinite(high) else ""
+            raise ConfigError(f"{key}={value!r}: expected a number {sign} {low:g}{top}.{shown}")
+
+
+def _is_a(value: Any, option: Any) -> bool:
+    if option is type(None):
+        return value is None
+    origin = typing.get_origin(option)
+    if origin is Literal:
+        return value in typing.get_args(option)
+    if option is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if option is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or option)
+
+
+def _words(options: tuple[Any, ...]) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+    out = []
+    for o in options:
+        if typing.get_origin(o) is Literal:
+            out.extend(str(v) for v in typing.get_args(o))
+        else:
+            out.append(names.get(o, {list: "a list", dict: "a mapping"}.get(typing.get_origin(o) or o, str(o))))
+    return " or ".join(out)
+
+
+def _check_keys(path: str, values: dict[str, Any], base: dict[str, Any], shown: str) -> None:
+    for key, value in values.items():
+        if key not in base:
+            raise ConfigError(f"unknown key '{path}.{key}': {choices(key, base)}.{shown}")
+        if isinstance(value, dict) and isinstance(base[key], dict):
+            _check_keys(f"{path}.{key}", value, base[key], shown)
+
+
+def _check_trainer(flags: dict[str, Any], shown: str) -> None:
+    for key in flags:
+        if key not in TRAINER_FLAGS:
+            raise ConfigError(f"unknown key 'trainer.{key}': {choices(key, sorted(TRAINER_FLAGS - set(RESERVED_FLAGS)))}"
+                              f" (flags of lightning's Trainer).{shown}")
+        if key in RESERVED_FLAGS:
+            raise ConfigError(f"trainer.{key}={flags[key]!r}: the protocol sets this flag itself; use "
+                              f"{RESERVED_FLAGS[key]}.{shown}")
+
+
+def _check_sweep_name(name: Any, shown: str) -> None:
+    text = str(name)
+    if not isinstance(name, str) or not text or text in {".", ".."} or any(c in text for c in "/\\\0"):
+        raise ConfigError(f"sweep={name!r}: expected a plain folder name without slashes; records go to "
+                          f"multirun/<sweep>.{shown}")
+
+
+def canonical_hp(values: dict[str, Any]) -> dict[str, Any]:
+    """h with each value in its declared type (so that 1 and 1.0 are one point), checked, keys sorted.
+
+    Raises:
+        ConfigError: a name that is no hyper-parameter, or a value of a wrong type or out of range.
+    """
+    fields = {f.name: f for f in dataclasses.fields(Hp)}
+    hints = typing.get_type_hints(Hp)
+    out: dict[str, Any] = {}
+    for name in sorted(values):
+        if name not in fields:
+            raise ConfigError(f"unknown key 'hp.{name}': {choices(name, fields)}.")
+        value = values[name]
+        is_float = float in (typing.get_args(hints[name]) or (hints[name],))
+        if is_float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        check_value(f"hp.{name}", value, hints[name], fields[name].metadata.get("range"))
+        out[name] = value
+    return out

@@ -1,0 +1,102 @@
+"""The waist between methods and everything else: `scores` and `training_step`, and one optimiser for all."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from fewnlu.errors import ConfigError, choices
+
+MODULES = {"pet": "pet"}  # name -> module of this package with a class `Method`
+
+
+@dataclass
+class Context:
+    """What a method is built from.
+
+    Attributes:
+        backbone: the pretrained model (`fewnlu.backbones.Backbone`).
+        task: the task (labels, patterns).
+        hp: canonical h.
+        options: the method's own section of the config.
+    """
+
+    backbone: Any
+    task: Any
+    hp: dict[str, Any]
+    options: dict[str, Any]
+
+
+class FewShotMethod(pl.LightningModule):
+    """Base of all methods; a new one is a new file with a subclass named `Method`."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.backbone = context.backbone
+        self.hp = context.hp
+        self.task = context.task
+
+    def scores(self, batch: dict[str, Any]) -> Tensor:
+        """Log-scores [rows, candidates]; argmax is the prediction, -inf where a row has fewer candidates."""
+        raise NotImplementedError
+
+    def loss(self, batch: dict[str, Any]) -> Tensor:
+        """Training loss of a batch, a mean over its rows."""
+        raise NotImplementedError
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss is {loss.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
+                "trainer.precision=32-true and model_args.dtype=float32")
+        self.log("loss", loss, batch_size=len(batch["rows"]))
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        """AdamW (betas .9/.999, eps 1e-8), no decay on biases and norms; linear warm-up, then to 0 (spec 3.0)."""
+        params = [p for p in self.parameters() if p.requires_grad]
+        if not params:
+            raise ConfigError("nothing to train: every parameter is frozen; lower model_args.freeze_layers")
+        groups = [
+            {"params": [p for p in params if p.ndim > 1], "weight_decay": self.hp["weight_decay"]},
+            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self.hp["lr"], fused=True)
+        total = self.hp["max_steps"]
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: lr_factor(i, total, self.hp["warmup_ratio"]))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies of everything that training changes."""
+        return {n: p.detach().clone() for n, p in self.named_parameters() if p.requires_grad}
+
+    def load_snapshot(self, state: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, p in self.named_parameters():
+                if p.requires_grad:
+                    p.copy_(state[name])
+
+
+def lr_factor(update: int, total: int, warmup_ratio: float) -> float:
+    """Share of the peak learning rate at an update (0-based): up over int(total·warmup_ratio) updates, then down to 0."""
+    warm = int(total * warmup_ratio + 1e-9)
+    if update < warm:
+        return update / max(1, warm)
+    return max(0.0, (total - update) / max(1, total - warm))
+
+
+def method_class(name: str) -> type[FewShotMethod]:
+    """The class of a method.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if name not in MODULES:
+        raise ConfigError(f"method.name={name}: {choices(name, MODULES)}")
+    return importlib.import_module(f"fewnlu.methods.{MODULES[name]}").Method

@@ -1,0 +1,1 @@
+"""Paradigms: how often a method is trained, and on what."""

@@ -1,0 +1,1 @@
+"""The evaluation protocol: grids, trials, records, selection, statistics (FewNLU, Algorithm 1)."""

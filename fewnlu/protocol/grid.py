@@ -1,0 +1,213 @@
+"""From the command line of a sweep to its exact list of jobs.
+
+H depends on what is compared (RTE has six patterns, CLS none), so the choices are expanded first, each is composed once,
+and its own H is taken: the search space, the task's patterns, and of both only the hp keys that the method reads.
+Values of h that only change when dev is looked at share one training, hence one job. No torch here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from fewnlu.config import HP_NAMES, canonical_hp
+from fewnlu.errors import ConfigError
+from fewnlu.protocol.compose import Composed, compose, options, parse
+
+LOOK_KEYS = ("eval_ratio", "patience")  # they decide when dev is looked at, never what an update does
+
+
+@dataclass
+class Job:
+    """One Hydra job: its overrides and the points of H that it trains (all on one trajectory)."""
+
+    overrides: list[str]
+    hs: list[dict[str, Any]]
+    k: int
+
+
+@dataclass
+class Plan:
+    jobs: list[Job] = field(default_factory=list)
+    composed: list[Composed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def points(self) -> int:
+        return sum(len(job.hs) for job in self.jobs)
+
+    @property
+    def runs(self) -> int:
+        return sum(len(job.hs) * job.k for job in self.jobs)
+
+    @property
+    def trainings(self) -> int:
+        return sum(job.k for job in self.jobs)
+
+    def summary(self) -> str:
+        n = len(self.composed)
+        return (f"{n} {'study' if n == 1 else 'studies'}: {self.points} points of H, {self.runs} runs from "
+                f"{self.trainings} trainings in {len(self.jobs)} jobs")
+
+
+def expand(loader: Any, overrides: list[str], params: dict[str, str] | None = None) -> Plan:
+    """The jobs of a sweep.
+
+    Args:
+        loader: Hydra's config loader.
+        overrides: the command line's; they win over `params`.
+        params: ``hydra.sweeper.params``.
+
+    Raises:
+        ConfigError: a choice, key or value that cannot be run; raised before any job starts.
+    """
+    merged: dict[str, Any] = {}
+    for ov in parse(loader, [f"{k}={v}" for k, v in (params or {}).items()] + list(overrides)):
+        merged[ov.get_key_element().lstrip("+")] = ov
+    fixed: list[str] = []
+    outer: list[list[str]] = []
+    given: dict[str, list[Any]] = {}
+    for ov in merged.values():
+        name = ov.key_or_group.removeprefix("hp.")
+        if ov.is_sweep_override() and not ov.is_discrete_sweep():
+            raise ConfigError(f"{ov.input_line}: this sweeper takes lists of values; for intervals use "
+                              "hydra/sweeper=optuna")
+        if ov.key_or_group.startswith("hp.") and not ov.is_delete():
+            if name not in HP_NAMES:
+                compose(loader, [ov.input_line] if not ov.is_sweep_override() else [f"{ov.key_or_group}=null"])
+            given[name] = list(ov.sweep_iterator()) if ov.is_sweep_override() else [ov.value()]
+        elif ov.is_sweep_override():
+            key = ov.get_key_element()
+            outer.append([f"{key}={text}" for text in ov.sweep_string_iterator()])
+        else:
+            fixed.append(ov.input_line)
+    plan = Plan()
+    for choice in dict.fromkeys(itertools.product(*outer)):  # equal combinations are one
+        composed = compose(loader, [*fixed, *choice])
+        plan.composed.append(composed)
+        _add_jobs(plan, composed, [*fixed, *choice], given)
+    return plan
+
+
+def points(cfg: dict[str, Any], given: dict[str, list[Any]] | None = None) -> list[dict[str, Any]]:
+    """H of one composed config, in a fixed order, without duplicates.
+
+    Args:
+        cfg: composed config (plain).
+        given: values from the command line per hp name; each replaces that dimension.
+    """
+    given = given or {}
+    reads = list(cfg["method"]["reads"])
+    space = cfg["search"].get("space") or {}
+    for name in space:
+        if name not in HP_NAMES:
+            canonical_hp({name: space[name]})
+    dims: list[list[Any]] = []
+    for name in reads:
+        if name in given:
+            values = given[name]
+        elif name == "pattern":
+            values = _patterns(cfg)
+        elif name in space:
+            values = space[name] if isinstance(space[name], list) else [space[name]]
+        else:
+            values = [cfg["hp"][name]]
+        dims.append(list(values))
+    out = []
+    for values in itertools.product(*dims):
+        h = resolve_hp(cfg, dict(zip(reads, values, strict=True)))
+        if h not in out:
+            out.append(h)
+    return out
+
+
+def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Canonical h of a config: checked values of the keys that the method reads; the pattern is made explicit.
+
+    Raises:
+        ConfigError: a pattern that the task lacks or that the model cannot read.
+    """
+    from fewnlu.tasks.task import task_from_config
+
+    h = canonical_hp(values)
+    if "pattern" in h:
+        task = task_from_config(cfg["task"])
+        usable = usable_patterns(cfg)
+        if h["pattern"] is None:
+            h["pattern"] = usable[0]
+        elif h["pattern"] not in task.patterns:
+            raise ConfigError(f"hp.pattern={h['pattern']}: task {task.name} has the patterns "
+                              f"{', '.join(map(str, task.patterns))}")
+        elif not _readable(task, h["pattern"], kind_of(cfg)):
+            raise ConfigError(
+                f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a causal "
+                f"model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model")
+    return h
+
+
+def usable_patterns(cfg: dict[str, Any]) -> list[int]:
+    """Ids of the task's grid that the model can read (spec 4.5: a causal model reads only what precedes the mask)."""
+    from fewnlu.tasks.task import task_from_config
+
+    task = task_from_config(cfg["task"])
+    kind = kind_of(cfg)
+    usable = [i for i in task.grid if _readable(task, i, kind)]
+    if not usable:
+        raise ConfigError(f"task={task.name}: no pattern of its grid ({', '.join(map(str, task.grid))}) ends with its mask, "
+                          "as a causal model needs; choose a masked model")
+    return usable
+
+
+def _readable(task: Any, pattern: int, kind: str) -> bool:
+    from fewnlu.prompts.template import parse as parse_template
+    from fewnlu.prompts.template import usable_by_causal
+
+    return kind != "causal" or bool(usable_by_causal(parse_template(task.patterns[pattern].template)))
+
+
+def kind_of(cfg: dict[str, Any]) -> str:
+    """``masked`` or ``causal``: as configured, else read from the model's config.json (no torch)."""
+    kind = cfg["model_args"].get("kind") or cfg["model"].get("kind")
+    if kind:
+        return str(kind)
+    from fewnlu.backbones.kind import model_kind, read_config
+
+    args = cfg["model_args"]
+    return model_kind(read_config(cfg["model"]["source"], args["name"], args["path"], args["revision"]))
+
+
+def _patterns(cfg: dict[str, Any]) -> list[Any]:
+    wanted = cfg["search"].get("patterns")
+    if wanted == 0 or cfg["hp"]["pattern"] is not None:
+        return [cfg["hp"]["pattern"]]
+    usable = usable_patterns(cfg)
+    return usable if wanted is None else usable[:wanted]
+
+
+def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[str, list[Any]]) -> None:
+    cfg = composed.cfg
+    unread = sorted(set(given) - set(cfg["method"]["reads"]))
+    if unread:
+        plan.notes.append(f"method={cfg['method']['name']} does not read {', '.join('hp.' + u for u in unread)}: ignored")
+    shares = bool(cfg["paradigm"].get("shares_looks", True))
+    together: dict[str, list[dict[str, Any]]] = {}
+    for h in points(cfg, given):
+        rest = {k: v for k, v in h.items() if not (shares and k in LOOK_KEYS)}
+        together.setdefault(json.dumps(rest), []).append(h)
+    run = cfg["split"].get("run")
+    k = len(run) if isinstance(run, list) else 1 if isinstance(run, int) else int(cfg["split"].get("k", 1))
+    for hs in together.values():
+        job = [*overrides, *(f"hp.{name}={_text(value)}" for name, value in hs[0].items())]
+        if len(hs) > 1:
+            share = ",".join("{" + ",".join(f"{n}:{_text(h[n])}" for n in LOOK_KEYS if n in h) + "}" for h in hs)
+            job.append(f"runtime.share=[{share}]")
+        plan.jobs.append(Job(job, hs, k))
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else repr(value)
+
+
+__all__ = ["Job", "Plan", "expand", "kind_of", "options", "points", "resolve_hp", "usable_patterns"]

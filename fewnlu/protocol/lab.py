@@ -1,0 +1,101 @@
+"""Where a trial's trainings happen: one model, tables of encoded rows, and the training of a run on request."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewnlu.backbones.loading import load_backbone
+from fewnlu.methods.fit import Fitted, fit
+from fewnlu.methods.method import Context, method_class
+from fewnlu.prompts.encoding import shared
+from fewnlu.protocol.loggers import run_loggers
+from fewnlu.protocol.setup import Setup
+from fewnlu.splits.datamodule import Table
+from fewnlu.splits.prefix import prefix_of
+from fewnlu.tasks.metrics import compute, select_score
+
+
+class Lab:
+    """Holds what all runs of a trial share.
+
+    Args:
+        setup: the trial.
+        study: (study key, folder name).
+        run_dirs: h index -> folder of run (k, rep); for the training curves.
+    """
+
+    def __init__(self, setup: Setup, study: tuple[str, str], folder_of: Any) -> None:
+        cfg = setup.cfg
+        args = cfg["model_args"]
+        self.setup, self.study, self.folder_of = setup, study, folder_of
+        self.backbone = load_backbone(
+            cfg["model"]["source"], args["name"], args["path"], args["revision"],
+            freeze_layers=setup.frozen_layers(), dtype=args["dtype"],
+            kind=args["kind"] or cfg["model"].get("kind"))
+        self._tables: dict[Any, Table] = {}
+
+    def table(self, which: str, h: dict[str, Any]) -> Table | None:
+        """All labelled or test rows under the pattern of h, encoded once."""
+        rowset = self.setup.data.labeled if which == "labeled" else self.setup.data.test
+        if rowset is None:
+            return None
+        pattern = self.setup.task.pattern(h["pattern"])
+        key = (which, pattern.id)
+        if key not in self._tables:
+            backbone, task = self.backbone, self.setup.task
+            encoded = shared(backbone.tokenizer, backbone.kind, pattern, task.max_length)(rowset.rows)
+            gold = [-1 if r.label is None else task.label_id(r.label) for r in rowset.rows]
+            table = Table(encoded, gold, backbone.tokenizer.pad_token_id)
+            depends = (backbone.weights_sha, backbone.frozen, str(next(backbone.parameters()).dtype), rowset.sha256,
+                       pattern.template, task.max_length, torch.get_default_dtype())
+            table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
+            self._tables[key] = table
+        return self._tables[key]
+
+    def dev_score(self, scores: np.ndarray, rows: Sequence[int]) -> float:
+        """The scalar that selects, on rows of the labelled set; NaN where a score is not a number."""
+        if not np.isfinite(scores).any(1).all() or np.isnan(scores).any():
+            return float("nan")
+        return select_score(self.setup.task, self.metrics(scores, [self.setup.rows[r] for r in rows]))
+
+    def metrics(self, scores: np.ndarray, rows: Sequence[Any]) -> dict[str, float]:
+        task = self.setup.task
+        gold = [task.label_id(str(r.label)) for r in rows]
+        return compute(task.metrics, scores, gold, task.labels, [r.meta for r in rows], task.positive)
+
+    def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]]) -> list[Fitted]:
+        """Train on split k and score dev and test with the chosen weights; one result per h."""
+        setup, h = self.setup, dict(hs[0])
+        labeled, test = self.table("labeled", h), self.table("test", h)
+        assert labeled is not None
+        seed = setup.run_seed(k, rep)
+        seed_all(seed)  # before anything with random initial weights is made (I067)
+        self.backbone.restore()
+        options = {n: v for n, v in setup.cfg["method"].items() if n not in {"name", "reads"}}
+        method = method_class(setup.cfg["method"]["name"])(Context(self.backbone, setup.task, h, options))
+        micro = setup.cfg["runtime"]["micro_batch"] or h["batch_size"]
+        units = [r.unit for r in setup.rows]
+        labels = [str(r.label) for r in setup.rows]
+        data = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k].connect(
+            labeled, updates=h["max_steps"], batch_size=h["batch_size"], micro_batch=micro, seed=seed)
+        folder: Path = self.folder_of(h, k, rep)
+        with run_loggers(setup, self.study, h, k, rep, folder) as loggers:
+            return fit(
+                method, data, hs=hs, test=test, dev_score=self.dev_score, trainer_flags=dict(setup.cfg["trainer"]),
+                loggers=loggers, eval_batch=setup.cfg["runtime"]["eval_batch"],
+                title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}")
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, NumPy and torch (all devices); quietly, unlike lightning's seed_everything."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products on CUDA

@@ -1,0 +1,91 @@
+"""Facts about the machine and the software that a record's meta.json states; none of them changes a run's key."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("fewnlu", "torch", "pytorch-lightning", "transformers", "tokenizers", "hydra-core", "datasets", "outlines",
+            "numpy", "scipy")
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def commit() -> str | None:
+    """Commit of the checkout that fewnlu runs from, with ``+`` when files are changed; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
+        dirty = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=root, capture_output=True,
+                               text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return (head.stdout.strip() + ("+" if dirty.stdout.strip() else "")) or None
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def reset_peak() -> None:
+    """Start counting the peaks of memory anew, so that they are those of one run (fault I088)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # not Linux, or not allowed: the peak is then the process's
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def facts() -> dict[str, Any]:
+    """Versions, commit, hardware and peak memory (bytes)."""
+    torch = sys.modules.get("torch")
+    cuda = torch is not None and torch.cuda.is_available()
+    return {
+        "versions": versions(), "commit": commit(), "platform": platform.platform(), "processor": _processor(),
+        "cores": cores(), "threads": torch.get_num_threads() if torch is not None else None,
+        "gpu": torch.cuda.get_device_name(0) if torch is not None and cuda else None,
+        "peak_memory": _peak(), "peak_gpu_memory": torch.cuda.max_memory_allocated() if torch is not None and cuda else None,
+    }
+
+
+def _peak() -> int | None:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+@functools.cache
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()

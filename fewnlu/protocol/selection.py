@@ -1,0 +1,68 @@
+"""Algorithm 1, step 4: h* is chosen on dev alone. The type it is chosen from has no test field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fewnlu.protocol.records import canonical
+
+
+@dataclass(frozen=True)
+class DevScores:
+    """Dev scores of one h, one per run (split k and repetition), as fractions."""
+
+    h: Mapping[str, Any]
+    scores: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        h: h*; None where no h can be compared.
+        mean / std: over its runs; std is the sample standard deviation (n - 1), NaN for one run.
+        tied: how many h share the highest dev mean (1: no tie).
+        candidates: how many h were compared; those with fewer runs than the others are not.
+        left_out: how many were not.
+    """
+
+    h: Mapping[str, Any] | None
+    mean: float
+    std: float
+    tied: int
+    candidates: int
+    left_out: int
+
+
+def select(table: Sequence[DevScores]) -> Choice:
+    """h* = highest dev mean; tie: smaller dev std; tie: first by the canonical JSON of h.
+
+    Only h with as many runs as the fullest h are compared: a mean over fewer splits is not the same quantity.
+    Means that agree to 12 digits are ties, so that the order of summation decides nothing.
+    """
+    usable = [row for row in table if row.scores and all(math.isfinite(s) for s in row.scores)]
+    if not usable:
+        return Choice(None, math.nan, math.nan, 0, 0, len(table))
+    full = max(len(row.scores) for row in usable)
+    compared = [row for row in usable if len(row.scores) == full]
+    ranked = sorted(compared, key=lambda r: (-round(mean(r.scores), 12), round(std(r.scores), 12) if full > 1 else 0.0,
+                                             canonical(dict(r.h))))
+    best = ranked[0]
+    top = round(mean(best.scores), 12)
+    tied = sum(round(mean(r.scores), 12) == top for r in compared)
+    return Choice(best.h, mean(best.scores), std(best.scores), tied, len(compared), len(table) - len(compared))
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def std(values: Sequence[float]) -> float:
+    """Sample standard deviation (n - 1); NaN for fewer than two values, never 0."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan

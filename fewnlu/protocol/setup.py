@@ -1,0 +1,173 @@
+"""What a trial is made of and can be known without a model: rows, splits, study, keys. No torch here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewnlu.errors import ConfigError, choices
+from fewnlu.protocol.grid import kind_of, resolve_hp
+from fewnlu.protocol.records import canonical, digest, run_folder, run_key
+from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
+from fewnlu.tasks import sources
+from fewnlu.tasks.task import Row, Task, task_from_config
+
+PARADIGMS = {"single": "single"}  # name -> module of fewnlu.paradigms with a class `Paradigm`
+# Lightning flags that say where and how a training runs, not what it computes (beyond float noise).
+HOW_FLAGS = {"accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "enable_progress_bar",
+             "enable_model_summary", "profiler", "detect_anomaly", "barebones", "use_distributed_sampler"}
+
+
+@dataclass
+class Setup:
+    """A composed config read into its parts, checked.
+
+    Attributes:
+        cfg: the composed config.
+        data: labelled and test rows with hashes and origins.
+        splits: the K (train, dev) pairs of row positions; `ks` are the ones to run.
+        hs: the points of H of this job; they share one training.
+    """
+
+    cfg: dict[str, Any]
+    task: Task
+    data: sources.TaskData
+    strategy: SplitStrategy
+    splits: list[Split]
+    ks: list[int]
+    hs: list[dict[str, Any]]
+    paradigm: Any
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self.data.labeled.rows
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        return dict(self.cfg["seed"])
+
+    def run_seed(self, k: int, rep: int) -> int:
+        """Training seed of run (k, rep), derived from `seed.train`; the same for all h and methods."""
+        return int(digest({"train": self.cfg["seed"]["train"], "k": k, "rep": rep}, 8), 16)
+
+    def frozen_layers(self) -> int:
+        own = self.cfg["model_args"]["freeze_layers"]
+        return int(self.cfg["model"].get("freeze_layers") or 0) if own is None else int(own)
+
+    def study_config(self) -> dict[str, Any]:
+        """Everything of the resolved config that is compared: no hp, seeds, K, paths, nor how it is run."""
+        cfg, args = self.cfg, self.cfg["model_args"]
+        options = {k: v for k, v in cfg["split"].items() if k not in {"k", "run"}}
+        return {
+            "task": cfg["task"],
+            "data": {"n_labeled": cfg["data"]["n_labeled"], "limit_test": cfg["data"]["limit_test"]},
+            "model": {"name": model_name(cfg), "source": cfg["model"]["source"], "kind": kind_of(cfg),
+                      "revision": args["revision"], "dtype": args["dtype"], "freeze_layers": self.frozen_layers()},
+            "method": {k: v for k, v in cfg["method"].items() if k != "reads"},
+            "split": options,
+            "paradigm": cfg["paradigm"],
+            "trainer": {k: v for k, v in cfg["trainer"].items() if k not in HOW_FLAGS},
+        }
+
+    def study(self, weights_sha: str) -> tuple[str, str]:
+        """(study key, folder name) given the hash of the model's weights."""
+        key = digest({
+            "config": self.study_config(),
+            "weights": weights_sha,
+            "labeled": self.data.labeled.sha256,
+            "test": self.data.test.sha256 if self.data.test else None,
+        })
+        cfg = self.cfg
+        parts = [cfg["task"]["name"], cfg["method"]["name"], model_name(cfg), cfg["split"]["name"]]
+        if cfg["paradigm"]["name"] != "single":
+            parts.append(cfg["paradigm"]["name"])
+        return key, re.sub(r"[^A-Za-z0-9._+-]+", "_", "-".join(map(str, parts))) + f"-{key[:8]}"
+
+    def row_hashes(self, k: int) -> dict[str, str | None]:
+        """Hashes of the ids that run k trains, selects and tests on."""
+        split = self.splits[k]
+        return {
+            "train": ids_hash([self.rows[i].id for i in split.train]),
+            "dev": ids_hash([self.rows[i].id for i in split.dev]),
+            "test": self.data.test.sha256 if self.data.test else None,
+        }
+
+    def key(self, study_key: str, h: dict[str, Any], k: int, rep: int) -> str:
+        return run_key(study_key, h, k, rep, self.row_hashes(k), self.seeds)
+
+    def folder(self, sweep: Path, study: tuple[str, str], h: dict[str, Any], k: int, rep: int) -> Path:
+        return run_folder(sweep, study[1], h, k, rep, self.key(study[0], h, k, rep))
+
+    def counts(self, positions: Sequence[int]) -> dict[str, int]:
+        """Rows per label among labelled rows, labels in the task's order, zeros shown."""
+        found = Counter(self.rows[i].label for i in positions)
+        return {label: found.get(label, 0) for label in self.task.labels}
+
+    def warnings(self, k: int) -> list[str]:
+        """What a reader of run k should know: classes missing in train or dev, rows dropped."""
+        out = []
+        for name, positions in (("train", self.splits[k].train), ("dev", self.splits[k].dev)):
+            missing = [label for label, n in self.counts(positions).items() if n == 0] if positions else []
+            if missing:
+                out.append(f"no row of class {', '.join(missing)} in {name}")
+        if self.data.n_leaks:
+            out.append(f"{self.data.n_leaks} labelled rows dropped because their text is in test")
+        return out
+
+
+def ids_hash(ids: Sequence[str]) -> str:
+    return digest(list(ids))
+
+
+def model_name(cfg: dict[str, Any]) -> str:
+    """The name a model goes by in folders and tables."""
+    args = cfg["model_args"]
+    if cfg["model"]["source"] == "hub":
+        return str(args["name"])
+    if cfg["model"]["source"] == "local":
+        return Path(str(args["path"])).name
+    return str(cfg["model"]["name"])
+
+
+def read_setup(cfg: dict[str, Any]) -> Setup:
+    """Read a composed config into its parts.
+
+    Raises:
+        ConfigError, DataError: whatever keeps this trial from being run; no model has been read by then.
+    """
+    task = task_from_config(cfg["task"])
+    args, source = cfg["model_args"], cfg["model"]["source"]
+    for needs, key in (("hub", "name"), ("local", "path")):
+        if source == needs and not args[key]:
+            raise ConfigError(f"model={needs} needs model_args.{key}=…")
+        if source != needs and args[key]:
+            raise ConfigError(f"model_args.{key}={args[key]!r} is read by model={needs} only; this is model={cfg['model']['name']}")
+    strategy = build_strategy(cfg["split"])
+    share = cfg["runtime"]["share"] or [{}]
+    reads = cfg["method"]["reads"]
+    hs = []
+    for values in share:
+        h = resolve_hp(cfg, {**{n: cfg["hp"][n] for n in reads}, **values})
+        if h not in hs:
+            hs.append(h)
+    batch, micro = cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
+    if micro and batch % micro:
+        raise ConfigError(f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
+                          "mean over the batch; choose a divisor")
+    name = cfg["paradigm"]["name"]
+    if name not in PARADIGMS:
+        raise ConfigError(f"paradigm.name={name}: {choices(name, PARADIGMS)}")
+    paradigm = importlib.import_module(f"fewnlu.paradigms.{PARADIGMS[name]}").Paradigm(dict(cfg["paradigm"]))
+    data = sources.load(task, cfg["data"], cfg["seed"]["data"])
+    rows = data.labeled.rows
+    splits = strategy.splits([r.unit for r in rows], cfg["seed"]["split"], [str(r.label) for r in rows])
+    ks = runs_of(cfg["split"], strategy.k)
+    return Setup(cfg, task, data, strategy, splits, ks, hs, paradigm)
+
+
+__all__ = ["Setup", "canonical", "ids_hash", "model_name", "read_setup"]

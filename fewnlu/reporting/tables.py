@@ -1,0 +1,154 @@
+"""Summaries as text, for the end of a sweep and for `report show`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fewnlu.reporting.studies import Spread, Summary
+
+METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "f1_binary": "F1", "mcc": "MCC"}
+
+
+def points(value: float, digits: int = 1) -> str:
+    """A fraction as percentage points; `–` where there is no number."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+
+
+def spread(value: Spread) -> str:
+    """Mean ± sample standard deviation in points; the second half only where there are two runs."""
+    return points(value.mean) if math.isnan(value.std) else f"{points(value.mean)} ± {points(value.std)}"
+
+
+def hp_text(h: Any) -> str:
+    return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in h.items())
+
+
+def study_text(summary: Summary) -> str:
+    """One study as an aligned block of lines."""
+    study, choice = summary.study, summary.choice
+    config = study.config
+    n_h = len(study.runs)
+    title = f"{study.name}"
+    seeds = " ".join(f"{k}={v}" for k, v in study.seeds.items())
+    lines: list[tuple[str, str]] = []
+    if config:
+        lines.append(("compared", f"task {config['task']['name']}, method {config['method']['name']}, model "
+                                  f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds}"))
+    select = config.get("task", {}).get("select") or config.get("task", {}).get("metrics") or ["score"]
+    what = " and ".join(METRIC_NAMES.get(m, m) for m in select)
+    what = f"mean of {what}" if len(select) > 1 else what
+    if choice.h is not None:
+        tied = f"{choice.tied} tied on the dev mean" if choice.tied > 1 else "no tie"
+        lines.append(("h*", hp_text(choice.h)))
+        lines.append(("", f"best dev mean of {choice.candidates} points of H, {tied}"))
+        dev = Spread(choice.mean, choice.std, len(study.runs[_canon(choice.h)]))
+        note = f"{what}, mean ± std over {dev.n} runs" if dev.n > 1 else f"{what}, one run"
+        if not summary.test:
+            note += f"; optimistic: best of |H| = {n_h}" if n_h > 1 else ""
+        lines.append(("dev", f"{spread(dev)}   {note}"))
+    elif study.runs:
+        lines.append(("h*", "nothing to select: no dev set" if n_h == 1 else f"none of {n_h} points has a usable dev score"))
+    for name, value in summary.test.items():
+        if name == "select" and len(select) < 2:
+            continue
+        label = METRIC_NAMES.get(name, what if name == "select" else name)
+        extra = f"variance {1e4 * value.variance:.2f} points²" if not math.isnan(value.std) else "one run"
+        base = ", ".join(f"{kind} {points(v[name])}" for kind, v in summary.controls.items() if name in v)
+        lines.append(("test" if name == next(iter(summary.test)) else "",
+                      f"{spread(value)}   {label} on {summary.n_test} rows; {extra}" + (f"; {base}" if base else "")))
+    if study.runs and not summary.test:
+        lines.append(("test", "no test set"))
+    if summary.test:
+        rho = "not defined" if math.isnan(summary.rho) else f"{summary.rho:.3f}"
+        why = " (fewer than 3 points, or a constant vector)" if math.isnan(summary.rho) else ""
+        lines.append(("Spearman", f"{rho}   dev against test means over {summary.n_points} points of H{why}"))
+    lines.append(("runs", _runs(summary)))
+    for failure in _distinct_failures(study.failed):
+        lines.append(("", failure))
+    for text, n in summary.warnings.items():
+        lines.append(("note", f"{text} ({n} of {study.n_runs} runs)"))
+    lines.append(("records", _relative(study.folder)))
+    return title + "\n" + "\n".join(f"  {name:<9} {text}" for name, text in lines)
+
+
+def _canon(h: Any) -> str:
+    from fewnlu.protocol.records import canonical
+
+    return canonical(dict(h))
+
+
+def _split(config: dict[str, Any], k_total: int | None) -> str:
+    split = config["split"]
+    options = [f"K={k_total}"] if k_total else []
+    options += [f"{k}={v}" for k, v in split.items() if k != "name" and v not in (None, False)]
+    return f"{split['name']} ({', '.join(options)})" if options else str(split["name"])
+
+
+def _runs(summary: Summary) -> str:
+    study = summary.study
+    wanted = study.wanted
+    total = wanted * len({*study.runs, *(_canon(f["h"]) for f in study.failed if "h" in f)})
+    text = f"{study.n_runs} of {total} done"
+    if study.failed:
+        text += f", {len(study.failed)} FAILED"
+    short = sorted({len(r) for r in study.runs.values() if len(r) < wanted})
+    if short:
+        text += f"; {sum(len(r) < wanted for r in study.runs.values())} points have only {', '.join(map(str, short))} of " \
+                f"{wanted} runs and are not compared"
+    if study.damaged:
+        text += f"; {len(study.damaged)} damaged: {', '.join(_relative(d) for d in study.damaged[:3])}"
+    return text
+
+
+def _distinct_failures(failed: Sequence[dict[str, Any]], most: int = 5) -> list[str]:
+    seen: dict[str, list[str]] = {}
+    for one in failed:
+        seen.setdefault(" ".join(str(one.get("error")).split())[:160], []).append(f"k{one.get('k')}-r{one.get('rep')}")
+    out = [f"{len(runs)} x {text} ({', '.join(sorted(set(runs)))})" for text, runs in seen.items()]
+    return out[:most] + ([f"and {len(out) - most} other errors"] if len(out) > most else [])
+
+
+def _relative(path: Path) -> str:
+    text = os.path.relpath(path)
+    return str(path) if text.startswith("..") else text
+
+
+def studies_text(summaries: Sequence[Summary]) -> str:
+    """All studies: a block each, and one table to compare them where there are several."""
+    parts = [study_text(s) for s in summaries]
+    if len(summaries) > 1:
+        parts.append(overview_text(summaries))
+    return "\n\n".join(parts)
+
+
+def overview_text(summaries: Sequence[Summary]) -> str:
+    """One line per study, scores in points."""
+    import io
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in ("task", "method", "model", "split", "|H|", "runs", "dev of h*", "test of h*", "majority", "Spearman"):
+        table.add_column(name, justify="right" if name in {"|H|", "runs", "majority", "Spearman"} else "left")
+    for s in summaries:
+        config = s.study.config
+        if not config:
+            continue
+        select = s.test.get("select")
+        names = config["task"].get("select") or config["task"]["metrics"]
+        majority = [s.controls["majority"][n] for n in names] if s.controls else []
+        dev = Spread(s.choice.mean, s.choice.std, 0)
+        table.add_row(
+            config["task"]["name"], config["method"]["name"], str(config["model"]["name"]),
+            _split(config, s.study.k_total), str(len(s.study.runs)),
+            f"{s.study.n_runs}" + (f" ({len(s.study.failed)} failed)" if s.study.failed else ""), spread(dev),
+            spread(select) if select else "no test set", points(sum(majority) / len(majority)) if majority else "–",
+            "–" if math.isnan(s.rho) else f"{s.rho:.3f}")
+    console = Console(file=io.StringIO(), width=200, no_color=True)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]

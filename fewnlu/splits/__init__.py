@@ -1,0 +1,1 @@
+"""Split strategies: each turns the labelled rows into K (train, dev) pairs."""

@@ -1,0 +1,89 @@
+"""Outputs of frozen lower layers, computed once per row and kept for all splits and all h of a pattern.
+
+Exact where every input, weight and mode below the cut is fixed (`Backbone.prefix_is_fixed`). A table is always computed
+whole and in the same batches, so a row's values do not depend on which run asked first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewnlu.splits.datamodule import Table
+
+BATCH_ROWS = 16  # part of what makes values reproducible to the bit: not a setting
+
+
+class Prefix:
+    """States entering the first trained layer for all rows of a table, stored without padding.
+
+    Args:
+        states: [tokens of all rows, H].
+        lengths: tokens per row.
+    """
+
+    def __init__(self, states: Tensor, lengths: Sequence[int]) -> None:
+        self.states, self.lengths = states, list(lengths)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)]).tolist()
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.numel() * self.states.element_size()
+
+    def batch(self, rows: Sequence[int]) -> Tensor:
+        """[R, T, H], zeros where a row is shorter than the longest."""
+        longest = max(self.lengths[r] for r in rows)
+        out = self.states.new_zeros((len(rows), longest, self.states.shape[1]))
+        for i, row in enumerate(rows):
+            out[i, : self.lengths[row]] = self.states[self.starts[row] : self.starts[row] + self.lengths[row]]
+        return out
+
+
+_kept: dict[Any, Prefix] = {}
+
+
+def prefix_of(key: Any, backbone: Any, table: Table, cache_gb: float) -> Prefix | None:
+    """The table's prefix, computed at most once a process.
+
+    Args:
+        key: says what the values depend on: weights, cut, pattern, rows.
+        cache_gb: memory that all prefixes together may take; what goes beyond lies in a memory-mapped file that the
+            operating system removes with the process. 0: no cache, returns None.
+    """
+    if cache_gb <= 0 or not backbone.prefix_is_fixed:
+        return None
+    if key not in _kept:
+        _kept[key] = _compute(backbone, table, cache_gb * 2**30 - sum(p.nbytes for p in _kept.values()))
+    return _kept[key]
+
+
+def _compute(backbone: Any, table: Table, room: float) -> Prefix:
+    lengths = [len(e.input_ids) for e in table.encoded]
+    device = next(backbone.parameters()).device
+    states: Tensor | None = None
+    starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    for positions, batch in table.batches(range(len(table)), BATCH_ROWS):
+        kinds = batch.get("token_type_ids")
+        out = backbone.prefix(batch["input_ids"].to(device), batch["attention_mask"].to(device),
+                              kinds.to(device) if kinds is not None else None)
+        if states is None:
+            states = _storage(sum(lengths), out.shape[-1], out.dtype, room)
+        for i, position in enumerate(positions):
+            states[starts[position] : starts[position + 1]] = out[i, : lengths[position]].to(states.device)
+    assert states is not None
+    return Prefix(states, lengths)
+
+
+def _storage(tokens: int, hidden: int, dtype: torch.dtype, room: float) -> Tensor:
+    size = tokens * hidden * dtype.itemsize
+    if size <= room:
+        return torch.empty((tokens, hidden), dtype=dtype)
+    with tempfile.NamedTemporaryFile(prefix="fewnlu-prefix-") as file:  # unlinked now, gone with the mapping
+        file.truncate(size)
+        raw = np.memmap(file.name, dtype=np.uint8, mode="r+", shape=(size,))
+    return torch.from_numpy(raw).view(dtype).view(tokens, hidden)

@@ -1,0 +1,96 @@
+"""python -m fewnlu.train: compose a config, run one trial, print its study; with -m sweep the grid H.
+
+The order of things: the command line is composed and checked completely (exit status 2 and nothing written where it
+can't be run), then Hydra launches jobs, each job is one trial, and a callback prints the studies at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from fewnlu.config import conf_dir
+from fewnlu.errors import FewnluError
+
+
+def job(cfg: DictConfig) -> float:
+    """Hydra's task function: one trial. Failures are recorded, not raised: a raise would cost the sweep its summary."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from fewnlu.protocol.trial import run_trial
+
+    node = HydraConfig.get()
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    values: dict[str, Any] = {str(k): v for k, v in plain.items() if k not in {"launcher", "experiment"}}
+    root = Path(node.runtime.cwd)
+    if values["data"]["dir"]:
+        values["data"]["dir"] = str((root / Path(values["data"]["dir"]).expanduser()).resolve())
+    try:
+        return run_trial(values, (root / node.sweep.dir).resolve(), threads=_threads(values, node))
+    except FewnluError as err:
+        print(f"error: {err}", file=sys.stderr)
+        _fail()
+        return math.nan
+
+
+def _threads(cfg: dict[str, Any], node: DictConfig) -> int:
+    """torch threads of this job: as configured, else the cores divided by the jobs that run at once."""
+    from fewnlu.protocol.machine import cores
+
+    if cfg["runtime"]["threads"]:
+        return int(cfg["runtime"]["threads"])
+    jobs = node.launcher.get("n_jobs") or 1
+    return max(1, cores() // (cores() if jobs < 1 else int(jobs)))
+
+
+def _fail() -> None:
+    from fewnlu.protocol import callback
+
+    callback.status = 1
+
+
+def precheck(args: Any) -> None:
+    """Compose and read everything that the command asks for, up to the rows and the splits.
+
+    Raises:
+        FewnluError: what keeps it from being run.
+    """
+    from fewnlu.protocol import callback
+    from fewnlu.protocol.check import check_command
+
+    callback.only = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
+
+
+def main() -> None:
+    """Entry point; exit status 0: all runs done, 1: a run failed, 2: nothing was started."""
+    from hydra._internal.utils import get_args_parser
+
+    from fewnlu.protocol import callback
+
+    args = get_args_parser().parse_args()
+    shows_only = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
+    if not shows_only and args.experimental_rerun is None:
+        try:
+            precheck(args)
+        except FewnluError as err:
+            print(f"error: {err}", file=sys.stderr)
+            sys.exit(2)
+    hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")(_task())()
+    sys.exit(callback.status)
+
+
+def _task() -> Any:
+    # Under `python -m` this file is __main__, which jobs in other processes cannot import by name.
+    from fewnlu.train import job as importable
+
+    return importable
+
+
+if __name__ == "__main__":
+    main()
