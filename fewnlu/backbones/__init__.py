@@ -1,1 +1,1 @@
-"""Backbones: tokenizer and weights of a language model, read once a process, frozen and restored in memory."""
+"""Backbones: tokenizer and weights of a language model, read once a process, frozen, restored in memory."""

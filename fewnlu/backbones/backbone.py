@@ -1,4 +1,4 @@
-"""A language model as the methods see it: states, scores of label words, frozen lower layers, weights to go back to."""
+"""A language model as the methods see it: states, label-word scores, frozen layers, weights to go back to."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Backbone(nn.Module):
 
     Attributes:
         kind: 'masked' or 'causal'; `is_causal` says the same.
-        tokenizer: pads on the right; a causal one without a pad token pads with its end-of-text token (masks are
-            explicit, the vocabulary never grows).
+        tokenizer: pads on the right; a causal one without a pad token pads with its end-of-text token (masks
+            are explicit, the vocabulary never grows).
         model: the AutoModelForMaskedLM or AutoModelForCausalLM.
         hidden_size, n_layers: as in the model's config.
         frozen: number of frozen bottom layers (then the embeddings are frozen, too); 0: all is trained.
         vocab_size: rows of the output matrix, which may be more than the tokenizer has words (`n_tokens`).
         weights_sha: identifies the weights that were read.
-        uses_token_type: whether `token_type_ids` mean something to the model (spec 3.0: not for ALBERT and RoBERTa).
+        uses_token_type: whether `token_type_ids` mean something to the model (spec 3.0: not for ALBERT and
+            RoBERTa).
     """
 
     def __init__(self, model: Any, tokenizer: Any, kind: Kind, weights_sha: str = "") -> None:
@@ -48,7 +49,7 @@ class Backbone(nn.Module):
             and self.model_type != "albert"
         )
         # RoBERTa and its kin count positions from padding_idx + 1 and give pads padding_idx.
-        embeddings = getattr(model.base_model, "embeddings", None)
+        embeddings: Any = getattr(model.base_model, "embeddings", None)
         counted = hasattr(embeddings, "create_position_ids_from_input_ids")
         self._first_position = int(embeddings.padding_idx) + 1 if counted else 0
         self._head = find_head(model)
@@ -92,17 +93,19 @@ class Backbone(nn.Module):
 
         Args:
             input_ids: [R, T]; None where `inputs_embeds` or `prefix` is given (they go first).
-            attention_mask: [R, T], 1 for text, 0 for padding on either side. Positions are counted from it, so that
-                a row's states do not depend on how much padding it got (fault I039).
+            attention_mask: [R, T], 1 for text, 0 for padding on either side. Positions are counted from it,
+                so that a row's states do not depend on how much padding it got (fault I039).
             token_type_ids: [R, T]; ignored unless `uses_token_type`.
             inputs_embeds: [R, T, E], word embeddings to use instead of the ids'.
-            prefix: [R, T, H], what `prefix()` gave for these rows (same padding): only the layers from `frozen` on run.
+            prefix: [R, T, H], what `prefix()` gave for these rows (same padding): only the layers from
+                `frozen` on run.
 
         States at padded positions mean nothing.
         """
         if prefix is not None:
-            # The embeddings' output is thrown away; fed with the cached states the model builds masks and positions.
-            with upper_only(self._layers_or_none(), self.frozen, prefix):
+            # The embeddings' output is thrown away; fed with the cached states the model builds masks and
+            # positions.
+            with upper_only(self._stack, self.frozen, prefix):
                 return self._base(None, attention_mask, token_type_ids, prefix[..., : self._embedding_size()])
         return self._base(
             input_ids if inputs_embeds is None else None, attention_mask, token_type_ids, inputs_embeds
@@ -119,17 +122,17 @@ class Backbone(nn.Module):
         if not self.frozen:
             raise ValueError("prefix() needs frozen layers (model_args.freeze_layers)")
         return lower_states(
-            self._layers_or_none(),
+            self._stack,
             self.frozen,
             lambda: self._base(input_ids, attention_mask, token_type_ids, None),
         )
 
     @property
     def prefix_is_fixed(self) -> bool:
-        """Whether `prefix()` depends on nothing that training changes, and `hidden(prefix=…)` was seen to be exact."""
+        """Whether `prefix()` depends on nothing that training changes and `hidden(prefix=…)` proved exact."""
         if not (self.frozen and self._prefix_exact):
             return False
-        bottom = [p for layer in self._layers_or_none()[: self.frozen] for p in layer.parameters()]
+        bottom = [p for layer in self._stack[: self.frozen] for p in layer.parameters()]
         return not any(p.requires_grad for p in [*bottom, *self._lower_parameters])
 
     def logits(self, states: Tensor, token_ids: Tensor | None = None) -> Tensor:
@@ -140,8 +143,8 @@ class Backbone(nn.Module):
             token_ids: LongTensor [n]; only these rows of the output matrix are multiplied.
 
         Returns:
-            [..., n], or [..., vocab_size] for None. Rows from `n_tokens` on belong to no word (fault I035): slice
-            them off before a softmax over the vocabulary.
+            [..., n], or [..., vocab_size] for None. Rows from `n_tokens` on belong to no word (fault I035):
+            slice them off before a softmax over the vocabulary.
         """
         if self._head is not None:
             return self._head(states, token_ids)
@@ -149,11 +152,11 @@ class Backbone(nn.Module):
         return scores if token_ids is None else scores.index_select(-1, token_ids)
 
     def freeze(self, n: int) -> None:
-        """Freeze the embeddings and the bottom `n` layers; a tied LM head is the embedding and freezes with it.
+        """Freeze the embeddings (a tied LM head is one of them) and the bottom `n` layers; ends in eval mode.
 
-        Trained tensors first go back to their initial values, so that freezing differently later is as if freshly
-        loaded. DeBERTa as in FewNLU (spec 3.0): word embeddings, bottom layers and MLM head; the relative-position
-        table, the convolution and the embedding LayerNorm stay trainable.
+        Trained tensors first go back to their initial values, so that freezing differently later is as if
+        freshly loaded. DeBERTa as in FewNLU (spec 3.0): word embeddings, bottom layers and MLM head; the
+        relative-position table, the convolution and the embedding LayerNorm stay trainable.
 
         Raises:
             ConfigError: more layers than there are, or layers that share their weights (ALBERT).
@@ -167,15 +170,13 @@ class Backbone(nn.Module):
         self.frozen, self._quiet, self._lower_parameters, self._prefix_exact = 0, [], [], False
         if n and self.model_type in _DEBERTA:
             head = getattr(self.model, "lm_predictions", None) or self.model.cls
-            parts = [self.model.get_input_embeddings(), *self._layers_or_none()[:n], head]
-            self._quiet = [m for layer in self._layers_or_none()[:n] for m in layer.modules()]
+            parts = [self.model.get_input_embeddings(), *self._stack[:n], head]
+            self._quiet = [m for layer in self._stack[:n] for m in layer.modules()]
             for part in parts:
                 part.requires_grad_(False)
         elif n:
             self.eval()
-            self._quiet, self._lower_parameters = trace_lower(
-                self.model, self._layers_or_none(), n, self._probe
-            )
+            self._quiet, self._lower_parameters = trace_lower(self.model, self._stack, n, self._probe)
             for parameter in self._lower_parameters:
                 parameter.requires_grad_(False)
         self.frozen = n
@@ -226,12 +227,11 @@ class Backbone(nn.Module):
         for name, parameter in own.items():
             parameter.copy_(state[name])
 
-    # ------------------------------------------------------------------------------------------------------------
-
     def _trainable(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
-    def _layers_or_none(self) -> Any:
+    @property
+    def _stack(self) -> nn.ModuleList:
         assert self._layers is not None  # _check_freeze lets nothing be frozen otherwise
         return self._layers
 
@@ -266,17 +266,19 @@ class Backbone(nn.Module):
             )
         if n and self.model_type == "albert":
             raise ConfigError(
-                f"model_args.freeze_layers={n}: ALBERT's {self.n_layers} layers share one set of weights, so none can "
-                "be frozen alone.\nSet model_args.freeze_layers=0."
+                f"model_args.freeze_layers={n}: ALBERT's {self.n_layers} layers share one set of weights, so "
+                "none can be frozen alone.\nSet model_args.freeze_layers=0."
             )
         if n and self._layers is None:
             raise ConfigError(
-                f"model_args.freeze_layers={n}: the layers of model type {self.model_type!r} were not found.\n"
+                f"model_args.freeze_layers={n}: the layers of model type {self.model_type!r} were not found"
+                ".\n"
                 "Set model_args.freeze_layers=0."
             )
         if n > self.n_layers:
             raise ConfigError(
-                f"model_args.freeze_layers={n}: this model has {self.n_layers} layers; choose 0 to {self.n_layers}."
+                f"model_args.freeze_layers={n}: this model has {self.n_layers} layers; "
+                f"choose 0 to {self.n_layers}."
             )
 
     def _probe_inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -289,7 +291,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def _probe_prefix(self) -> bool:
-        """Whether reuse is exact for this architecture: tried on a few tokens rather than believed from a list."""
+        """Whether reuse is exact for this architecture: tried on a few tokens, not believed from a list."""
         was, inputs = self.training, self._probe_inputs()
         self.eval()
         try:

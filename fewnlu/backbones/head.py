@@ -1,8 +1,8 @@
 """The language-model head, taken apart so that only the rows of the asked tokens are multiplied.
 
 A vocabulary has 30 to 150 thousand rows, a pattern asks for two to ten of them. Every family names the parts
-differently; the table below knows the common ones, and what it finds is compared with the whole head once, so that
-an unknown or changed family is slower instead of wrong.
+differently; the table below knows the common ones, and what it finds is compared with the whole head once,
+so that an unknown or changed family is slower instead of wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Head:
 
 
 class _States:
-    """Stands for any base model's output: the first item and `last_hidden_state` are the states, the rest is None."""
+    """Stands for any base model's output: item 0 and `last_hidden_state` are the states, the rest is None."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states
@@ -79,7 +79,7 @@ def find_head(model: Any) -> Head | None:
 
 
 def _parts(model: Any) -> Head | None:
-    predictions = getattr(getattr(model, "cls", None), "predictions", None)
+    predictions: Any = getattr(getattr(model, "cls", None), "predictions", None)
     if hasattr(predictions, "transform"):  # BERT, legacy DeBERTa
         return _linear(predictions.transform, predictions.decoder)
     if hasattr(model, "lm_predictions"):  # DeBERTa as Microsoft stores it
@@ -101,9 +101,9 @@ def _parts(model: Any) -> Head | None:
         return _linear(model.generator_predictions, model.generator_lm_head)
     if hasattr(model, "head") and isinstance(getattr(model, "decoder", None), nn.Linear):  # ModernBERT
         return _linear(model.head, model.decoder)
-    head = getattr(model, "lm_head", None)
-    if hasattr(head, "decoder") and hasattr(head, "layer_norm"):  # RoBERTa and its kin
-        return _linear(lambda x: head.layer_norm(nn.functional.gelu(head.dense(x))), head.decoder)
+    roberta: Any = getattr(model, "lm_head", None)
+    if hasattr(roberta, "decoder") and hasattr(roberta, "layer_norm"):  # and its kin
+        return _linear(lambda x: roberta.layer_norm(nn.functional.gelu(roberta.dense(x))), roberta.decoder)
     output = model.get_output_embeddings()
     return _linear(lambda x: x, output) if isinstance(output, nn.Linear) else None  # causal models
 

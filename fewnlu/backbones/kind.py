@@ -11,17 +11,19 @@ from fewnlu.errors import ConfigError, choices
 Kind = Literal["masked", "causal"]
 SOURCES = ("smollm2", "hub", "local")
 
-# Asked only where `architectures` does not tell (DeBERTa's hub configs have none; a headless BertModel has the wrong one).
-_MASKED = frozenset(
-    "albert bert big_bird camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm eurobert flaubert "
-    "ibert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra nezha nystromformer rembert roberta "
-    "roberta-prelayernorm roc_bert roformer squeezebert xlm-roberta xlm-roberta-xl xmod".split()
-)
-_CAUSAL = frozenset(
-    "bloom cohere cohere2 falcon gemma gemma2 gemma3_text gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj "
-    "granite helium llama mistral modernbert-decoder mpt olmo olmo2 olmo3 opt persimmon phi phi3 qwen2 qwen3 smollm3 "
-    "stablelm starcoder2 xglm".split()
-)
+# Asked only where `architectures` does not tell (DeBERTa's hub configs have none; a headless BertModel has
+# the wrong one).
+_MASKED = """
+    albert bert big_bird camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm
+    eurobert flaubert ibert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra nezha
+    nystromformer rembert roberta roberta-prelayernorm roc_bert roformer squeezebert xlm-roberta
+    xlm-roberta-xl xmod
+"""
+_CAUSAL = """
+    bloom cohere cohere2 falcon gemma gemma2 gemma3_text gpt2 gpt_bigcode gpt_neo gpt_neox
+    gpt_neox_japanese gptj granite helium llama mistral modernbert-decoder mpt olmo olmo2 olmo3 opt
+    persimmon phi phi3 qwen2 qwen3 smollm3 stablelm starcoder2 xglm
+"""
 _SMOLLM2_CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 
 
@@ -37,12 +39,13 @@ def model_kind(config: dict[str, Any]) -> Kind:
         if str(architecture).endswith(("ForCausalLM", "LMHeadModel")):
             return "causal"
     model_type = str(config.get("model_type"))
-    if model_type in _MASKED:
+    if model_type in _MASKED.split():
         return "causal" if config.get("is_decoder") else "masked"
-    if model_type in _CAUSAL:
+    if model_type in _CAUSAL.split():
         return "causal"
     raise ConfigError(
-        f"the model's config.json has model_type={model_type!r} and architectures={config.get('architectures')!r}, "
+        f"the model's config.json has model_type={model_type!r} and "
+        f"architectures={config.get('architectures')!r}, "
         "which does not tell whether it fills masks or continues text.\n"
         "Set model_args.kind=masked or model_args.kind=causal."
     )
@@ -71,8 +74,10 @@ def hub_error(name: str, revision: str | None, what: str, error: Exception) -> C
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     at = f" (revision {revision})" if revision else ""
     return ConfigError(
-        f"could not read {what} of model_args.name={name!r}{at} from the Hugging Face hub or its cache: {reason}\n"
-        "Check the name; offline (or with HF_HUB_OFFLINE=1) only what is in the cache under HF_HOME can be read.\n"
+        f"could not read {what} of model_args.name={name!r}{at} from the Hugging Face hub or its "
+        f"cache: {reason}\n"
+        "Check the name; offline (or with HF_HUB_OFFLINE=1) only what is in the cache under HF_HOME can be "
+        "read.\n"
         "Or copy the model here and use model=local model_args.path=FOLDER."
     )
 

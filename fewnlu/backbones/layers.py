@@ -1,8 +1,8 @@
-"""Running a model's lower or upper layers alone, for any architecture that keeps its layers in one ModuleList.
+"""Running a model's lower or upper layers alone, for any architecture that keeps them in one ModuleList.
 
-The model's own forward runs in both cases, so that it builds masks, positions and final norms itself: below the cut
-it is stopped when the last lower layer answers; above the cut the lower layers answer with the kept states at once.
-No module is moved, so indices, types and hooks of the layers stay as they are.
+The model's own forward runs in both cases, so that it builds masks, positions and final norms itself: below
+the cut it is stopped when the last lower layer answers; above the cut the lower layers answer with the kept
+states at once. No module is moved, so indices, types and hooks of the layers stay as they are.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def trace_lower(
 ) -> tuple[list[nn.Module], list[nn.Parameter]]:
     """What the states entering layer n are made by: modules that completed before, parameters that were read.
 
-    Found by running the model and following the gradient's graph instead of by name: embeddings are called and
-    built differently everywhere (projections, norms, position tables), and one that is missed makes kept states
-    wrong. Every parameter must require its gradient.
+    Found by running the model and following the gradient's graph instead of by name: embeddings are called
+    and built differently everywhere (projections, norms, position tables), and one that is missed makes kept
+    states wrong. Every parameter must require its gradient.
     """
     seen: list[nn.Module] = []
     handles = [

@@ -13,7 +13,8 @@ from fewnlu.backbones.weights import fingerprint, model_folder, weight_files
 from fewnlu.errors import ConfigError, choices
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# At most one backbone: a second model's weights beside the first would double the memory of a sweep over models.
+# At most one backbone: a second model's weights beside the first would double the memory of a sweep over
+# models.
 _LOADED: dict[tuple[str, str, str, str], Backbone] = {}
 
 
@@ -28,11 +29,11 @@ def load_backbone(
 ) -> Backbone:
     """The model with its initial weights, `freeze_layers` bottom layers frozen, in eval mode.
 
-    A second call for the same weights returns the same object with its weights restored; what an earlier caller
-    trained is gone then. A call for other weights drops the copy that is kept.
+    A second call for the same weights returns the same object with its weights restored; what an earlier
+    caller trained is gone then. A call for other weights drops the copy that is kept.
 
     Args:
-        source: 'smollm2' (the embedded model, made on first use), 'hub' (with `name`, `revision`) or 'local' (`path`).
+        source: 'smollm2' (embedded, made on first use), 'hub' (`name`, `revision`), 'local' (`path`).
         dtype: 'float32', 'bfloat16' or 'float16'.
         kind: 'masked' or 'causal' where config.json does not tell.
 
@@ -68,8 +69,8 @@ def forget() -> None:
 def load_tokenizer(folder: Path, kind: Kind) -> Any:
     """The tokenizer of a model folder, padding on the right, with a pad token.
 
-    A causal tokenizer without one borrows its end-of-text token: attention masks are explicit, so pads are never
-    read, and the vocabulary stays as it is.
+    A causal tokenizer without one borrows its end-of-text token: attention masks are explicit, so pads are
+    never read, and the vocabulary stays as it is.
     """
     from transformers import AutoTokenizer
 
@@ -88,6 +89,7 @@ def load_tokenizer(folder: Path, kind: Kind) -> Any:
 
 
 def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     files = weight_files(folder)
@@ -95,11 +97,11 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type in ("deberta", "deberta-v2"):
-            # transformers' default drops the head of Microsoft's own files and makes a random one (fault I092).
+            # transformers' default drops the head of Microsoft's files and makes a random one (fault I092).
             config.legacy = not any(name.startswith("lm_predictions.") for name in _names(files))
         auto = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
         with _quiet():
-            model, info = auto.from_pretrained(
+            loaded: Any = auto.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
@@ -108,6 +110,7 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
+            model, info = loaded
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"{folder}: cannot be read as a {kind} language model: {_first_line(error)}"
@@ -124,9 +127,11 @@ def _refuse_random(folder: Path, model: Any, missing: list[str]) -> None:
     listed = ", ".join((head or missing)[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
     what = "its LM head would be random" if head else "parts of it would be random"
     raise ConfigError(
-        f"{folder}: the checkpoint does not have all weights of {type(model).__name__}, so {what}. Missing: {listed}\n"
-        "Prompting with it would be at chance. Use a checkpoint with its language-model head (not one fine-tuned for "
-        "classification or sentence vectors, not an ELECTRA discriminator or DeBERTa-v3 without a generator's head)."
+        f"{folder}: the checkpoint does not have all weights of {type(model).__name__}, so {what}.\n"
+        f"Missing: {listed}\n"
+        "Prompting with it would be at chance. Use a checkpoint with its language-model head, not one "
+        "fine-tuned for classification\nor sentence vectors, no ELECTRA discriminator, no DeBERTa-v3 as "
+        "on the hub."
     )
 
 

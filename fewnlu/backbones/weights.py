@@ -49,7 +49,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model folder, sorted by name.
 
     Raises:
-        ConfigError: there are none; says how to convert pickled weights, which are never read (they can run code).
+        ConfigError: there are none; says how to convert pickled weights, which are never read (they can run
+            code).
     """
     files = [folder / _SINGLE] if (folder / _SINGLE).is_file() else sorted(folder.glob(_SHARDS))
     if files:
@@ -59,9 +60,10 @@ def weight_files(folder: Path) -> list[Path]:
     )
     seen = f"found only {', '.join(p.name for p in pickled)}" if pickled else "found no weights"
     raise ConfigError(
-        f"{folder}: {seen}, expected model.safetensors. Pickled weights can run code when read and are refused.\n"
-        "If you trust them, convert once: load the model with transformers, then model.save_pretrained(FOLDER) and "
-        "tokenizer.save_pretrained(FOLDER); then model=local model_args.path=FOLDER.\n"
+        f"{folder}: {seen}, expected model.safetensors. Pickled weights can run code when read and are "
+        "refused.\nIf you trust them, convert once: load the model with transformers, then "
+        "model.save_pretrained(FOLDER) and tokenizer.save_pretrained(FOLDER); then model=local "
+        "model_args.path=FOLDER.\n"
         "On the hub many models have a converted revision (model_args.revision=refs/pr/N)."
     )
 
@@ -77,7 +79,7 @@ def weights_sha(folder: Path) -> str:
 def fingerprint(
     source: str, name: str | None = None, path: str | Path | None = None, revision: str | None = None
 ) -> str:
-    """The hash that identifies a model's weights, without torch; for the embedded model its pinned file's hash.
+    """The hash that identifies a model's weights, without torch; for the embedded model the pinned file's.
 
     Equal to `Backbone.weights_sha` of the loaded model.
 

@@ -1,0 +1,228 @@
+"""Reading checkpoints: no random head, no pickle, nothing from the network, and a hash that says which
+weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fewnlu.backbones import weights
+from fewnlu.backbones.loading import load_backbone
+from fewnlu.backbones.weights import fingerprint
+from fewnlu.errors import ConfigError
+from tests.backbones.test_backbone import encode
+from tests.tiny import tiny_model, tiny_tokenizer
+
+
+def copy(folder_of, family, to):
+    return shutil.copytree(folder_of(family), to / family)
+
+
+def rewrite(folder, change):
+    """Replace a checkpoint's tensors by what `change` makes of them."""
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def stored_deberta(folder):
+    """A DeBERTa-v2 checkpoint as Microsoft stores it: head under lm_predictions, no 'legacy'."""
+    tokenizer = tiny_tokenizer("deberta_v2")
+    model = tiny_model("deberta_v2", tokenizer, legacy=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("legacy", None), config.pop("architectures", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert any(k.startswith("lm_predictions.lm_head.") for k in load_file(folder / "model.safetensors"))
+    return model
+
+
+def test_debertas_stored_head_is_read(tmp_path):
+    """I092: logits equal the source's, at both of two loads."""
+    from fewnlu.backbones.loading import forget
+
+    source = stored_deberta(tmp_path / "m")
+    for _ in range(2):
+        forget()
+        backbone = load_backbone("local", path=tmp_path / "m")
+        ids, mask, _ = encode(backbone)
+        with torch.no_grad():
+            want = source(input_ids=ids, attention_mask=mask).logits
+            got = backbone.logits(backbone.hidden(ids, mask))
+        torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=0, atol=1e-5)
+        assert backbone.kind == "masked" and backbone.model.config.legacy is False
+
+
+@pytest.mark.parametrize("legacy_in_config", [None, True, False])
+def test_deberta_without_a_head_is_refused(tmp_path, legacy_in_config):
+    """I092: an error that lists what is missing, never just a warning."""
+    stored_deberta(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    if legacy_in_config is not None:
+        config["legacy"] = legacy_in_config
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rewrite(tmp_path, lambda tensors: {k: v for k, v in tensors.items() if k.startswith("deberta.")})
+    with pytest.raises(ConfigError, match="LM head would be random") as caught:
+        load_backbone("local", path=tmp_path)
+    assert "Missing: cls.predictions" in str(caught.value) and "dense.weight" in str(caught.value)
+
+
+def test_a_sentence_vector_model_is_refused(tmp_path):
+    import transformers as tf
+
+    tokenizer = tiny_tokenizer("bert")
+    base = tiny_model("bert", tokenizer).bert
+    tf.BertModel.save_pretrained(base, tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["BertModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"Missing: cls\.predictions.*transform\.dense\.weight"):
+        load_backbone("local", path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "says"),
+    [
+        ("roberta", "lm_head.dense.weight", "LM head would be random"),
+        ("albert", "predictions.LayerNorm.bias", "LM head would be random"),
+        ("bert", "bert.encoder.layer.1.output.dense.weight", "parts of it would be random"),
+        ("llama", "model.norm.weight", "parts of it would be random"),
+    ],
+)
+def test_any_missing_weight_is_refused(folder_of, tmp_path, family, key, says):
+    folder = copy(folder_of, family, tmp_path)
+    rewrite(folder, lambda tensors: {k: v for k, v in tensors.items() if k != key})
+    with pytest.raises(ConfigError, match=says) as caught:
+        load_backbone("local", path=folder)
+    assert f"Missing: {key}" in str(caught.value)
+
+
+def test_tied_and_left_over_weights_are_no_reason(folder_of, tmp_path):
+    """Tied tensors are not stored, and checkpoints often carry heads of other tasks."""
+    folder = copy(folder_of, "bert", tmp_path)
+    assert "cls.predictions.decoder.weight" not in load_file(folder / "model.safetensors")
+    rewrite(folder, lambda tensors: tensors | {"cls.seq_relationship.weight": torch.zeros(2, 32)})
+    assert load_backbone("local", path=folder).kind == "masked"
+
+
+def test_untied_head_missing_is_refused_for_causal_models(tmp_path):
+    tokenizer = tiny_tokenizer("llama")
+    tiny_model("llama", tokenizer, tie_word_embeddings=False).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    backbone = load_backbone("local", path=tmp_path, freeze_layers=4)
+    assert {n for n, p in backbone.model.named_parameters() if p.requires_grad} == {
+        "model.norm.weight",
+        "lm_head.weight",
+    }
+    rewrite(tmp_path, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("lm_head")})
+    with pytest.raises(ConfigError, match=r"Missing: lm_head\.weight"):
+        load_backbone("local", path=tmp_path)
+
+
+def test_pickled_weights_are_refused(folder_of, tmp_path):
+    folder = copy(folder_of, "bert", tmp_path)
+    (folder / "pytorch_model.bin").write_bytes(b"not read")
+    assert load_backbone("local", path=folder).kind == "masked"  # safetensors go first
+    (folder / "model.safetensors").unlink()
+    for refused in (lambda: load_backbone("local", path=folder), lambda: fingerprint("local", path=folder)):
+        with pytest.raises(ConfigError, match=r"found only pytorch_model\.bin, expected") as caught:
+            refused()
+        assert "save_pretrained" in str(caught.value)
+
+
+def test_errors_are_messages(folder_of, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'float32'"):
+        load_backbone("local", path=folder_of("bert"), dtype="float23")
+    with pytest.raises(ConfigError, match=r"model_args\.kind='mask'.*did you mean 'masked'"):
+        load_backbone("local", path=folder_of("bert"), kind="mask")  # type: ignore[arg-type]
+    folder = copy(folder_of, "bert", tmp_path)
+    (folder / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_backbone("local", path=folder)
+    folder = copy(folder_of, "roberta", tmp_path)
+    rewrite(folder, lambda tensors: tensors | {"lm_head.dense.weight": torch.zeros(8, 8)})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_backbone("local", path=folder)
+    folder = copy(folder_of, "gpt2", tmp_path)
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ConfigError, match="tokenizer"):
+        load_backbone("local", path=folder)
+
+
+def test_remote_code_is_never_run(folder_of, tmp_path):
+    folder = copy(folder_of, "bert", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForMaskedLM": "own.M"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text("raise SystemExit('this must not run')")
+    with pytest.raises(ConfigError):
+        load_backbone("local", path=folder, kind="masked")
+
+
+def test_the_network_is_not_asked(folder_of, tmp_path, monkeypatch):
+    import socket
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("network used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert load_backbone("local", path=copy(folder_of, "llama", tmp_path)).is_causal
+
+
+def test_hub_models_are_read_through_the_cache(folder_of, monkeypatch):
+    import huggingface_hub
+
+    asked = {}
+
+    def snapshot(name, **options):
+        asked.update(options, name=name)
+        return str(folder_of("bert"))
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: folder_of("bert") / "config.json")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    backbone = load_backbone("hub", name="owner/model", revision="abc")
+    assert asked["name"] == "owner/model" and asked["revision"] == "abc"
+    assert not any(pattern.endswith((".bin", ".py")) for pattern in asked["allow_patterns"])
+    assert backbone.weights_sha == fingerprint("local", path=folder_of("bert"))
+
+
+def test_fingerprint_tells_weights_apart(folder_of, tmp_path):
+    folder = copy(folder_of, "bert", tmp_path)
+    first = fingerprint("local", path=folder)
+    assert (
+        first
+        == load_backbone("local", path=folder).weights_sha
+        == fingerprint("local", path=folder_of("bert"))
+    )
+    rewrite(folder, lambda tensors: {k: v + 1 for k, v in tensors.items()})
+    assert fingerprint("local", path=folder) != first
+
+
+def test_hashes_are_kept_and_the_cache_may_be_broken(folder_of, monkeypatch):
+    first = fingerprint("local", path=folder_of("bert"))
+    store = weights.cache_dir() / "weights-sha256.json"
+    assert len(json.loads(store.read_text())) == 1
+    monkeypatch.setattr(weights.hashlib, "file_digest", None)  # a second reading of the file would fail
+    assert fingerprint("local", path=folder_of("bert")) == first
+    monkeypatch.undo()
+    for broken in ("{", "[]"):
+        store.parent.mkdir(parents=True, exist_ok=True)
+        store.write_text(broken)
+        assert fingerprint("local", path=folder_of("bert")) == first
+
+
+def test_shards_are_hashed_together(folder_of, tmp_path):
+    folder = copy(folder_of, "llama", tmp_path)
+    load_backbone("local", path=folder).model.save_pretrained(tmp_path / "shards", max_shard_size="40KB")
+    for file in folder.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "shards")
+    assert len(weights.weight_files(tmp_path / "shards")) > 1
+    assert load_backbone("local", path=tmp_path / "shards").weights_sha == fingerprint(
+        "local", path=tmp_path / "shards"
+    )
