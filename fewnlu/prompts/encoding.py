@@ -160,18 +160,14 @@ class Encoder:
             for _, owner in tokens:
                 if owner is not None:
                     lengths[owner] += 1
-        keep = list(lengths)
-        for _ in range(excess):
-            # The longest field; of equals the last one, so that what comes first stays whole.
-            longest = max(range(len(keep)), key=lambda i: (keep[i], i), default=None)
-            if longest is None or keep[longest] <= 1:
-                fixed = total - sum(lengths)
-                raise DataError(
-                    f"row {row.id!r}: pattern {self.pattern.id} needs {total} tokens; {fixed} cannot be cut, "
-                    f"its shortenable fields have {', '.join(map(str, lengths)) or 'none'}\n"
-                    f"task.max_length is {self.max_length}; at least {fixed + sum(map(bool, lengths))}"
-                )
-            keep[longest] -= 1
+        keep = _level(lengths, sum(lengths) - excess)
+        if any(kept < 1 <= length for kept, length in zip(keep, lengths, strict=True)) or not lengths:
+            fixed = total - sum(lengths)
+            raise DataError(
+                f"row {row.id!r}: pattern {self.pattern.id} needs {total} tokens; {fixed} cannot be cut, "
+                f"its shortenable fields have {', '.join(map(str, lengths)) or 'none'}\n"
+                f"task.max_length is {self.max_length}, needed {fixed + sum(map(bool, lengths))}"
+            )
         seen = [0] * len(lengths)
         for n, tokens in enumerate(pieces):
             left = []
@@ -205,6 +201,24 @@ def _layout(parts: Iterable[Part]) -> tuple[list[_Piece], int]:
             pieces[-1].parts.append(part)
             pieces[-1].owners.append(owner)
     return pieces, n_fields
+
+
+def _level(lengths: Sequence[int], budget: int) -> list[int]:
+    """Lengths left when tokens are taken one at a time from the longest field, the last one of equals.
+
+    That levels the longest fields down to one height; what does not divide stays with the earlier ones.
+    """
+    keep = list(lengths)
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    for rank, shortest in enumerate(order):
+        height, extra = divmod(budget, len(order) - rank)
+        if lengths[shortest] > height:
+            for i in sorted(order[rank:]):
+                keep[i] = height + (1 if extra > 0 else 0)
+                extra -= 1
+            break
+        budget -= lengths[shortest]
+    return keep
 
 
 def _owner(text: str, start: int, end: int, spans: list[tuple[int, int, int]]) -> int | None:

@@ -1,6 +1,6 @@
 """Raw rows: JSON lines of a folder or of the package, or a split on the Hugging Face hub.
 
-`data` is the `data` part of a configuration: ``dir`` (folder or None) and, optionally, ``files`` (set -> path)
+`data` is the `data` part of a configuration: ``dir`` (folder or None) and, maybe, ``files`` (set: path)
 in place of the task's own.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 from fewnlu.errors import DataError
 from fewnlu.tasks.task import Task
 
-Raw = Iterator[tuple[str, int, Mapping[str, Any]]]  # (place for errors, 1-based number, JSON object)
+Raw = Iterator[tuple[str, int, Mapping[str, Any]]]  # place as errors name it, 1-based number, JSON object
 Found = tuple[Raw, str, Mapping[str, int] | None]
 
 
 def raw_rows(task: Task, data: Mapping[str, Any], which: str) -> Found | None:
-    """Raw rows of one set, what `RowSet.origin` says, and the expected rows per label; None without such a set.
+    """Raw rows of a set, what `RowSet.origin` says, and the expected rows per label; None without such a set.
 
     Order: `data.files`, `data.dir`, rows in the package, the hub. Rows are read as they are asked for.
     """
