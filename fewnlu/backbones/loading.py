@@ -12,6 +12,7 @@ from fewnlu.backbones.kind import Kind, model_kind, read_config
 from fewnlu.backbones.weights import fingerprint, model_folder, weight_files
 from fewnlu.errors import ConfigError, choices
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # At most one backbone: a second model's weights beside the first would double the memory of a sweep over
 # models.
@@ -74,15 +75,23 @@ def load_tokenizer(folder: Path, kind: Kind) -> Any:
     """
     from transformers import AutoTokenizer
 
+    # transformers answers a folder without these with an empty tokenizer, and every text becomes nothing.
+    if not any(file for pattern in _TOKENIZER_FILES for file in folder.glob(pattern)):
+        raise ConfigError(
+            f"{folder}: no tokenizer, found none of {', '.join(_TOKENIZER_FILES)}.\n"
+            "Save it beside the weights: tokenizer.save_pretrained(FOLDER)."
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder}: no tokenizer could be read ({_first_line(error)})") from error
-    if tokenizer.pad_token_id is None:
-        if kind == "masked":
-            raise ConfigError(
-                f"{folder}: the tokenizer of this masked model has no pad token; fix tokenizer_config.json"
-            )
+    lacks = [name for name in ("pad_token", "mask_token") if getattr(tokenizer, name) is None]
+    if kind == "masked" and lacks:
+        raise ConfigError(
+            f"{folder}: the tokenizer of this masked model has no {' and no '.join(lacks)}; name it in "
+            "tokenizer_config.json"
+        )
+    if "pad_token" in lacks:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     tokenizer.padding_side = "right"
     return tokenizer
@@ -111,11 +120,17 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
                 output_loading_info=True,
             )
             model, info = loaded
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(
             f"{folder}: cannot be read as a {kind} language model: {_first_line(error)}"
         ) from error
     _refuse_random(folder, model, sorted(info["missing_keys"]))
+    rows, highest = model.get_input_embeddings().weight.shape[0], max(tokenizer.all_special_ids)
+    if highest >= rows:
+        raise ConfigError(
+            f"{folder}: the tokenizer's special token {tokenizer.convert_ids_to_tokens(highest)!r} has id "
+            f"{highest}, but the model has {rows} words; the tokenizer is of another model."
+        )
     return Backbone(model, tokenizer, kind, sha)
 
 

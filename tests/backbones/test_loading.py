@@ -150,8 +150,21 @@ def test_errors_are_messages(folder_of, tmp_path):
     folder = copy(folder_of, "gpt2", tmp_path)
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(ConfigError, match="tokenizer"):
+    with pytest.raises(ConfigError, match=r"no tokenizer, found none of tokenizer\.json"):
         load_backbone("local", path=folder)
+
+
+def test_tokenizers_that_do_not_fit(folder_of, tmp_path):
+    folder = copy(folder_of, "bert", tmp_path)
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.add_tokens(["<more>"])
+    tokenizer.add_special_tokens({"pad_token": "<own pad>"})
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"'<own pad>' has id .* of another model"):
+        load_backbone("local", path=folder)
+    folder = copy(folder_of, "gpt2", tmp_path)
+    with pytest.raises(ConfigError, match="no pad_token and no mask_token"):
+        load_backbone("local", path=folder, kind="masked")
 
 
 def test_remote_code_is_never_run(folder_of, tmp_path):
