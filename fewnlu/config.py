@@ -81,28 +81,80 @@ class Search:
     space: dict[str, Any] = field(default_factory=dict)
 
 
-SECTIONS: dict[str, type] = {"hp": Hp, "seed": Seed, "data": Data, "model_args": ModelArgs, "runtime": Runtime,
-                             "search": Search}
+SECTIONS: dict[str, type] = {
+    "hp": Hp,
+    "seed": Seed,
+    "data": Data,
+    "model_args": ModelArgs,
+    "runtime": Runtime,
+    "search": Search,
+}
 # Sections whose keys are those of the chosen YAML file (or of a validator of their own).
 GROUPS = ("task", "model", "method", "split", "paradigm", "trainer", "logger")
 FREE = {"task", "trainer"}  # task: tasks.task_from_config; trainer: the flags of lightning's Trainer
 HP_NAMES = tuple(f.name for f in dataclasses.fields(Hp))
 # Arguments of pytorch_lightning.Trainer (a test compares them with its signature; importing it takes seconds).
 TRAINER_FLAGS = frozenset(
-    """accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps
-    min_steps max_time limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches
-    val_check_interval check_val_every_n_epoch num_sanity_val_steps log_every_n_steps enable_checkpointing
-    enable_progress_bar enable_model_summary accumulate_grad_batches gradient_clip_val gradient_clip_algorithm
-    deterministic benchmark inference_mode use_distributed_sampler profiler detect_anomaly barebones plugins
-    sync_batchnorm reload_dataloaders_every_n_epochs default_root_dir enable_autolog_hparams model_registry""".split()
+    [
+        "accelerator",
+        "strategy",
+        "devices",
+        "num_nodes",
+        "precision",
+        "logger",
+        "callbacks",
+        "fast_dev_run",
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "max_time",
+        "limit_train_batches",
+        "limit_val_batches",
+        "limit_test_batches",
+        "limit_predict_batches",
+        "overfit_batches",
+        "val_check_interval",
+        "check_val_every_n_epoch",
+        "num_sanity_val_steps",
+        "log_every_n_steps",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "benchmark",
+        "inference_mode",
+        "use_distributed_sampler",
+        "profiler",
+        "detect_anomaly",
+        "barebones",
+        "plugins",
+        "sync_batchnorm",
+        "reload_dataloaders_every_n_epochs",
+        "default_root_dir",
+        "enable_autolog_hparams",
+        "model_registry",
+    ]
 )
 # Flags that the protocol itself sets; a user's value would silently break it.
 RESERVED_FLAGS = {
-    "max_steps": "hp.max_steps", "max_epochs": "hp.max_steps", "min_steps": "hp.max_steps", "min_epochs": "hp.max_steps",
-    "accumulate_grad_batches": "runtime.micro_batch", "logger": "logger=csv|wandb|none", "callbacks": "a plugin",
-    "val_check_interval": "hp.eval_ratio", "check_val_every_n_epoch": "hp.eval_ratio",
-    "limit_val_batches": "hp.eval_ratio", "limit_train_batches": "hp.max_steps", "enable_checkpointing": "nothing",
-    "num_sanity_val_steps": "nothing", "default_root_dir": "sweep",
+    "max_steps": "hp.max_steps",
+    "max_epochs": "hp.max_steps",
+    "min_steps": "hp.max_steps",
+    "min_epochs": "hp.max_steps",
+    "accumulate_grad_batches": "runtime.micro_batch",
+    "logger": "logger=csv|wandb|none",
+    "callbacks": "a plugin",
+    "val_check_interval": "hp.eval_ratio",
+    "check_val_every_n_epoch": "hp.eval_ratio",
+    "limit_val_batches": "hp.eval_ratio",
+    "limit_train_batches": "hp.max_steps",
+    "enable_checkpointing": "nothing",
+    "num_sanity_val_steps": "nothing",
+    "default_root_dir": "sweep",
 }
 
 
@@ -142,8 +194,11 @@ def _check_section(name: str, schema: type, values: dict[str, Any], shown: str) 
 
 def check_value(key: str, value: Any, hint: Any, bounds: tuple[float, float, bool] | None, shown: str = "") -> None:
     """Raise a ConfigError unless `value` has the type `hint` and lies within `bounds` (low, high, low is excluded)."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union \
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
         else (hint,)
+    )
     if not any(_is_a(value, o) for o in options):
         raise ConfigError(f"{key}={value!r}: expected {_words(options)}.{shown}")
     if bounds and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -169,7 +224,7 @@ def _is_a(value: Any, option: Any) -> bool:
 
 def _words(options: tuple[Any, ...]) -> str:
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
-    out = []
+    out: list[str] = []
     for o in options:
         if typing.get_origin(o) is Literal:
             out.extend(str(v) for v in typing.get_args(o))
@@ -189,18 +244,22 @@ def _check_keys(path: str, values: dict[str, Any], base: dict[str, Any], shown: 
 def _check_trainer(flags: dict[str, Any], shown: str) -> None:
     for key in flags:
         if key not in TRAINER_FLAGS:
-            raise ConfigError(f"unknown key 'trainer.{key}': {choices(key, sorted(TRAINER_FLAGS - set(RESERVED_FLAGS)))}"
-                              f" (flags of lightning's Trainer).{shown}")
+            raise ConfigError(
+                f"unknown key 'trainer.{key}': {choices(key, sorted(TRAINER_FLAGS - set(RESERVED_FLAGS)))}"
+                f" (flags of lightning's Trainer).{shown}"
+            )
         if key in RESERVED_FLAGS:
-            raise ConfigError(f"trainer.{key}={flags[key]!r}: the protocol sets this flag itself; use "
-                              f"{RESERVED_FLAGS[key]}.{shown}")
+            raise ConfigError(
+                f"trainer.{key}={flags[key]!r}: the protocol sets this flag itself; use {RESERVED_FLAGS[key]}.{shown}"
+            )
 
 
 def _check_sweep_name(name: Any, shown: str) -> None:
     text = str(name)
     if not isinstance(name, str) or not text or text in {".", ".."} or any(c in text for c in "/\\\0"):
-        raise ConfigError(f"sweep={name!r}: expected a plain folder name without slashes; records go to "
-                          f"multirun/<sweep>.{shown}")
+        raise ConfigError(
+            f"sweep={name!r}: expected a plain folder name without slashes; records go to multirun/<sweep>.{shown}"
+        )
 
 
 def canonical_hp(values: dict[str, Any]) -> dict[str, Any]:

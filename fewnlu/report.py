@@ -14,7 +14,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fewnlu.report", description="Reports from the records of sweeps.")
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("show", help="h*, dev and test scores, Spearman and failures of every study")
-    show.add_argument("dirs", nargs="+", metavar="DIR", help="a sweep's folder, such as multirun/main, or any part of it")
+    show.add_argument(
+        "dirs", nargs="+", metavar="DIR", help="a sweep's folder, such as multirun/main, or any part of it"
+    )
     args = parser.parse_args(argv)
     try:
         sys.exit(_show([Path(d) for d in args.dirs]))
@@ -32,7 +34,9 @@ def _show(dirs: list[Path]) -> int:
             raise ConfigError(f"{folder}: no such folder; sweeps lie in multirun/<sweep>")
     studies = read_studies(dirs)
     if not studies:
-        raise ConfigError(f"{', '.join(map(str, dirs))}: no records (result.json) below; sweeps lie in multirun/<sweep>")
+        raise ConfigError(
+            f"{', '.join(map(str, dirs))}: no records (result.json) below; sweeps lie in multirun/<sweep>"
+        )
     print(studies_text([summarise(s) for s in studies]))
     return 1 if any(s.failed or s.damaged for s in studies) else 0
 

@@ -39,7 +39,7 @@ def job(cfg: DictConfig) -> float:
         return math.nan
 
 
-def _threads(cfg: dict[str, Any], node: DictConfig) -> int:
+def _threads(cfg: dict[str, Any], node: Any) -> int:
     """torch threads of this job: as configured, else the cores divided by the jobs that run at once."""
     from fewnlu.protocol.machine import cores
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fewnlu.backbones.head import find_head, whole_head
-from fewnlu.backbones.layers import find_layers, lower_states, trace_lower, upper_only
+from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
 from fewnlu.errors import ConfigError
 
 Kind = Literal["masked", "causal"]
@@ -48,15 +48,14 @@ class Backbone(nn.Module):
             and (getattr(config, "type_vocab_size", 0) or 0) > 1
             and self.model_type != "albert"
         )
-        # RoBERTa and its kin count positions from padding_idx + 1 and give pads padding_idx.
-        embeddings: Any = getattr(model.base_model, "embeddings", None)
-        counted = hasattr(embeddings, "create_position_ids_from_input_ids")
-        self._first_position = int(embeddings.padding_idx) + 1 if counted else 0
+        model.eval()
+        self._first_position: int | None = None
+        self._first_position = self._find_first_position()
         self._head = find_head(model)
         self._layers = find_layers(model)
         self._quiet: list[nn.Module] = []  # modules kept in eval mode
         self._lower_parameters: list[nn.Parameter] = []  # what the states entering layer `frozen` depend on
-        self._prefix_exact = False
+        self._prefix_exact, self._layers_answer_tuples = False, False
         self._initial: dict[str, Tensor] | None = None
         self.vocab_size = int(self._head.weight().shape[0] if self._head else config.vocab_size)
         self.n_tokens = len(tokenizer)
@@ -105,16 +104,12 @@ class Backbone(nn.Module):
         if prefix is not None:
             # The embeddings' output is thrown away; fed with the cached states the model builds masks and
             # positions.
-            with upper_only(self._stack, self.frozen, prefix):
+            with upper_only(self._stack, self.frozen, prefix, self._layers_answer_tuples):
                 return self._base(None, attention_mask, token_type_ids, prefix[..., : self._embedding_size()])
-        return self._base(
-            input_ids if inputs_embeds is None else None, attention_mask, token_type_ids, inputs_embeds
-        )
+        return self._base(input_ids if inputs_embeds is None else None, attention_mask, token_type_ids, inputs_embeds)
 
     @torch.no_grad()
-    def prefix(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Tensor:
+    def prefix(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """States that enter layer `frozen`, [R, T, H]: eval mode (frozen layers always are), no gradient.
 
         Worth keeping only where `prefix_is_fixed`.
@@ -177,6 +172,7 @@ class Backbone(nn.Module):
         elif n:
             self.eval()
             self._quiet, self._lower_parameters = trace_lower(self.model, self._stack, n, self._probe)
+            self._layers_answer_tuples = answers_tuple(self._stack, n, self._probe)
             for parameter in self._lower_parameters:
                 parameter.requires_grad_(False)
         self.frozen = n
@@ -221,9 +217,7 @@ class Backbone(nn.Module):
         own = dict(self._trainable())
         if own.keys() != state.keys():
             differing = sorted(own.keys() ^ state.keys())
-            raise ValueError(
-                f"snapshot of other trainable tensors than the backbone has: {', '.join(differing[:4])} …"
-            )
+            raise ValueError(f"snapshot of other trainable tensors than the backbone has: {', '.join(differing[:4])} …")
         for name, parameter in own.items():
             parameter.copy_(state[name])
 
@@ -250,20 +244,41 @@ class Backbone(nn.Module):
             inputs["input_ids"] = input_ids
         else:
             inputs["inputs_embeds"] = inputs_embeds
-        if "position_ids" in self._accepts:
-            counted = mask.long().cumsum(-1) * mask.long() + self._first_position - 1
-            inputs["position_ids"] = counted.clamp(min=max(self._first_position - 1, 0))
+        if (first := self._first_position) is not None:
+            counted = mask.long().cumsum(-1) * mask.long() + first - 1
+            inputs["position_ids"] = counted.clamp(min=max(first - 1, 0))
         if self.uses_token_type and token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         if "use_cache" in self._accepts:
             inputs["use_cache"] = False
         return self.model.base_model(**inputs)[0]
 
+    @torch.no_grad()
+    def _find_first_position(self) -> int | None:
+        """The number that the model gives a row's first token; None where it can't be told positions.
+
+        RoBERTa and its kin begin at padding_idx + 1, each with code of its own, so it is tried, not listed: an
+        unpadded row must come out the same with our positions as with the model's.
+        """
+        if "position_ids" not in self._accepts:
+            return None
+        pad = self.model.config.pad_token_id
+        ids = torch.tensor([[i for i in range(4) if i != pad][:3]], device=self.device)
+        mask = torch.ones_like(ids)
+        want = self._base(ids, mask, None, None)
+        for first in (0, *([pad + 1] if pad is not None else [])):
+            self._first_position = first
+            try:
+                got = self._base(ids, mask, None, None)
+            except (IndexError, RuntimeError):
+                continue
+            if torch.allclose(got, want, rtol=0, atol=1e-5 if got.dtype == torch.float32 else 1e-2):
+                return first
+        return None
+
     def _check_freeze(self, n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ConfigError(
-                f"model_args.freeze_layers={n!r}: expected an integer from 0 to {self.n_layers}"
-            )
+            raise ConfigError(f"model_args.freeze_layers={n!r}: expected an integer from 0 to {self.n_layers}")
         if n and self.model_type == "albert":
             raise ConfigError(
                 f"model_args.freeze_layers={n}: ALBERT's {self.n_layers} layers share one set of weights, so "
@@ -277,8 +292,7 @@ class Backbone(nn.Module):
             )
         if n > self.n_layers:
             raise ConfigError(
-                f"model_args.freeze_layers={n}: this model has {self.n_layers} layers; "
-                f"choose 0 to {self.n_layers}."
+                f"model_args.freeze_layers={n}: this model has {self.n_layers} layers; choose 0 to {self.n_layers}."
             )
 
     def _probe_inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -60,13 +60,9 @@ def check_source(source: str, name: str | None, path: str | Path | None) -> None
     if source not in SOURCES:
         raise ConfigError(f"unknown model source {source!r}; {choices(source, SOURCES)}")
     if source == "hub" and not name:
-        raise ConfigError(
-            "model=hub needs model_args.name=OWNER/MODEL, for example model_args.name=roberta-base"
-        )
+        raise ConfigError("model=hub needs model_args.name=OWNER/MODEL, for example model_args.name=roberta-base")
     if source == "local" and not path:
-        raise ConfigError(
-            "model=local needs model_args.path=FOLDER (config.json, tokenizer and *.safetensors)"
-        )
+        raise ConfigError("model=local needs model_args.path=FOLDER (config.json, tokenizer and *.safetensors)")
 
 
 def hub_error(name: str, revision: str | None, what: str, error: Exception) -> ConfigError:

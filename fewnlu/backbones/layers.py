@@ -51,16 +51,31 @@ def lower_states(layers: nn.ModuleList, n: int, run: Callable[[], Any]) -> Tenso
 
 
 @contextmanager
-def upper_only(layers: nn.ModuleList, n: int, states: Tensor) -> Iterator[None]:
-    """While open, the bottom n layers answer with `states` [R, T, H] without computing anything."""
-    bottom = list(layers)[:n]
+def upper_only(layers: nn.ModuleList, n: int, states: Tensor, as_tuple: bool) -> Iterator[None]:
+    """While open, the bottom n layers answer with `states` [R, T, H] without computing anything.
+
+    Args:
+        as_tuple: the family's layers answer with a tuple whose first item are the states.
+    """
+    bottom, answer = list(layers)[:n], (states,) if as_tuple else states
     for layer in bottom:
-        layer.forward = lambda *args, **kwargs: states
+        layer.forward = lambda *args, **kwargs: answer
     try:
         yield
     finally:
         for layer in bottom:
             del layer.forward
+
+
+def answers_tuple(layers: nn.ModuleList, n: int, run: Callable[[], Any]) -> bool:
+    """Whether layer n−1 answers with a tuple, seen by running the model."""
+    found: list[bool] = []
+    handle = layers[n - 1].register_forward_hook(lambda module, args, output: found.append(isinstance(output, tuple)))
+    try:
+        run()
+    finally:
+        handle.remove()
+    return found[-1]
 
 
 def trace_lower(
@@ -74,8 +89,7 @@ def trace_lower(
     """
     seen: list[nn.Module] = []
     handles = [
-        m.register_forward_hook(lambda module, args, output: seen.append(module))
-        for m in model.base_model.modules()
+        m.register_forward_hook(lambda module, args, output: seen.append(module)) for m in model.base_model.modules()
     ]
     try:
         with torch.enable_grad():

@@ -121,9 +121,7 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
             )
             model, info = loaded
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(
-            f"{folder}: cannot be read as a {kind} language model: {_first_line(error)}"
-        ) from error
+        raise ConfigError(f"{folder}: cannot be read as a {kind} language model: {_first_line(error)}") from error
     _refuse_random(folder, model, sorted(info["missing_keys"]))
     rows, highest = model.get_input_embeddings().weight.shape[0], max(tokenizer.all_special_ids)
     if highest >= rows:

@@ -37,9 +37,7 @@ def model_folder(source: str, name: str | None, path: str | Path | None, revisio
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(
-            str(name), revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"]
-        )
+        found = snapshot_download(str(name), revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"])
     except Exception as error:  # the hub raises HTTP, OS, validation and cache errors alike
         raise hub_error(str(name), revision, "the files", error) from error
     return Path(found)
@@ -55,9 +53,7 @@ def weight_files(folder: Path) -> list[Path]:
     files = [folder / _SINGLE] if (folder / _SINGLE).is_file() else sorted(folder.glob(_SHARDS))
     if files:
         return files
-    pickled = sorted(
-        [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt"), *folder.glob("*.h5")]
-    )
+    pickled = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt"), *folder.glob("*.h5")])
     seen = f"found only {', '.join(p.name for p in pickled)}" if pickled else "found no weights"
     raise ConfigError(
         f"{folder}: {seen}, expected model.safetensors. Pickled weights can run code when read and are "

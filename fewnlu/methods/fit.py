@@ -124,9 +124,18 @@ class _Looks(pl.Callback):
             trainer.should_stop = True
 
 
-def fit(method: FewShotMethod, data: FewShotData, *, hs: Sequence[dict[str, Any]], test: Table | None,
-        dev_score: Any, trainer_flags: dict[str, Any], loggers: list[Any], eval_batch: int,
-        title: str) -> list[Fitted]:
+def fit(
+    method: FewShotMethod,
+    data: FewShotData,
+    *,
+    hs: Sequence[dict[str, Any]],
+    test: Table | None,
+    dev_score: Any,
+    trainer_flags: dict[str, Any],
+    loggers: list[Any],
+    eval_batch: int,
+    title: str,
+) -> list[Fitted]:
     """Train once and return one result per h of `hs`, which may differ in eval_ratio and patience alone.
 
     Args:
@@ -155,18 +164,23 @@ def fit(method: FewShotMethod, data: FewShotData, *, hs: Sequence[dict[str, Any]
     with RunBar(title, total) as bar:
         looks = _Looks(rules, measure, bar)
         if total > 0:
-            trainer = _trainer(trainer_flags, loggers, [looks], total, data.stream.batch_size // data.stream.micro_batch)
+            trainer = _trainer(
+                trainer_flags, loggers, [looks], total, data.stream.batch_size // data.stream.micro_batch
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 trainer.fit(method, datamodule=data)
             done = trainer.global_step
     results: list[Fitted] = []
     test_scores: dict[int, np.ndarray] = {}
-    for rule in rules or [None]:
+    per_h: list[Rule | None] = [*rules] or [None]
+    for rule in per_h:
         step = done if rule is None else rule.best_step
         if rule is not None and total > 0 and step is None:
-            raise FloatingPointError(f"no usable dev score in {len(rule.looks)} looks (all are NaN): nothing was selected, "
-                                     "so nothing is tested")
+            raise FloatingPointError(
+                f"no usable dev score in {len(rule.looks)} looks (all are NaN): nothing was selected, "
+                "so nothing is tested"
+            )
         dev_values = None
         if rule is not None and step is not None:
             method.load_snapshot(looks.weights[step])
@@ -176,20 +190,39 @@ def fit(method: FewShotMethod, data: FewShotData, *, hs: Sequence[dict[str, Any]
         step = step or 0
         if test is not None and step not in test_scores:
             test_scores[step] = score_rows(method, test, range(len(test)), eval_batch)
-        results.append(Fitted(
-            looks=list(rule.looks) if rule else [], chosen_step=step,
-            steps_done=rule.looks[-1][0] if rule and rule.stopped else done,
-            dev_scores=dev_values, test_scores=test_scores.get(step)))
+        results.append(
+            Fitted(
+                looks=list(rule.looks) if rule else [],
+                chosen_step=step,
+                steps_done=rule.looks[-1][0] if rule and rule.stopped else done,
+                dev_scores=dev_values,
+                test_scores=test_scores.get(step),
+            )
+        )
+    looks.weights.clear()
     return results
 
 
-def _trainer(flags: dict[str, Any], loggers: list[Any], callbacks: list[Any], steps: int, accumulate: int) -> pl.Trainer:
+def _trainer(
+    flags: dict[str, Any], loggers: list[Any], callbacks: list[Any], steps: int, accumulate: int
+) -> pl.Trainer:
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pl.Trainer(**{
-            "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1, **flags,
-            "max_steps": steps, "max_epochs": 1, "accumulate_grad_batches": accumulate, "limit_val_batches": 0,
-            "num_sanity_val_steps": 0, "enable_checkpointing": False, "callbacks": callbacks,
-            "logger": loggers or False})
+        return pl.Trainer(
+            **{
+                "enable_progress_bar": False,
+                "enable_model_summary": False,
+                "log_every_n_steps": 1,
+                **flags,
+                "max_steps": steps,
+                "max_epochs": 1,
+                "accumulate_grad_batches": accumulate,
+                "limit_val_batches": 0,
+                "num_sanity_val_steps": 0,
+                "enable_checkpointing": False,
+                "callbacks": callbacks,
+                "logger": loggers or False,
+            }
+        )

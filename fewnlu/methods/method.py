@@ -54,7 +54,8 @@ class FewShotMethod(pl.LightningModule):
         if not torch.isfinite(loss):
             raise FloatingPointError(
                 f"the loss is {loss.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
-                "trainer.precision=32-true and model_args.dtype=float32")
+                "trainer.precision=32-true and model_args.dtype=float32"
+            )
         self.log("loss", loss, batch_size=len(batch["rows"]))
         return loss
 

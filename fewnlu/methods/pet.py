@@ -34,8 +34,11 @@ class Method(FewShotMethod):
 
     def scores(self, batch: dict[str, Any]) -> Tensor:
         hidden = self.backbone.hidden(
-            batch["input_ids"], batch["attention_mask"], token_type_ids=batch.get("token_type_ids"),
-            prefix=batch.get("prefix"))
+            batch["input_ids"],
+            batch["attention_mask"],
+            token_type_ids=batch.get("token_type_ids"),
+            prefix=batch.get("prefix"),
+        )
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         logits = self.backbone.logits(hidden[rows, batch["read"][:, 0]], self.tokens)
         return torch.log_softmax(logits.float() @ self.mean, dim=-1)

@@ -65,26 +65,20 @@ class Encoder:
         where = self.template.where
         parts = self.template.parts
         if any(isinstance(p, Slots) or (isinstance(p, Mask) and p.multi) for p in parts):
-            raise ConfigError(
-                f"{where}: {pattern.template!r} has slots or several masks, which need another method"
-            )
+            raise ConfigError(f"{where}: {pattern.template!r} has slots or several masks, which need another method")
         if kind == "causal":
             if why := causal_obstacle(self.template):
                 raise ConfigError(
                     f"{where}: a causal model cannot use {pattern.template!r}: {why}; take another pattern"
                 )
-            parts = tuple(
-                Text(" ") if isinstance(p, Boundary) else p for p in parts[: self.template.first_mask]
-            )
+            parts = tuple(Text(" ") if isinstance(p, Boundary) else p for p in parts[: self.template.first_mask])
         elif tokenizer.mask_token_id is None:
             raise ConfigError(
                 f"model {tokenizer_name(tokenizer)}: its tokenizer has no mask token; use model.kind=causal"
             )
         self._pieces = Pieces(tokenizer)
         self._layout, self._n_fields = _layout(parts)
-        self._special = _special_tokens(
-            tokenizer, pair=any(p.b for p in self._layout), causal=kind == "causal"
-        )
+        self._special = _special_tokens(tokenizer, pair=any(p.b for p in self._layout), causal=kind == "causal")
         self._types = "token_type_ids" in tokenizer.model_input_names
 
     def encode(self, row: Row) -> Encoded:
@@ -144,9 +138,7 @@ class Encoder:
         kinds += [types[2] if in_b else types[0]] * len(suffix)
         if self.kind == "causal":
             if not ids:
-                raise DataError(
-                    f"row {row.id!r}: pattern {self.pattern.id} renders no text, so nothing can be read"
-                )
+                raise DataError(f"row {row.id!r}: pattern {self.pattern.id} renders no text, so nothing can be read")
             read = [len(ids) - 1]
         return Encoded(row.id, ids, kinds if self._types else None, read, cut)
 
@@ -235,11 +227,7 @@ def _special_tokens(
     tokenizer: Any, pair: bool, causal: bool
 ) -> tuple[list[int], list[int], list[int], tuple[int, list[int], int]]:
     """Special tokens (before A, between, at the end) and types (A, between, B), read off an example."""
-    out = (
-        tokenizer("a", "a", return_token_type_ids=True)
-        if pair
-        else tokenizer("a", return_token_type_ids=True)
-    )
+    out = tokenizer("a", "a", return_token_type_ids=True) if pair else tokenizer("a", return_token_type_ids=True)
     ids, types, owners = out["input_ids"], out["token_type_ids"], out.sequence_ids(0)
     a = [i for i, s in enumerate(owners) if s == 0]
     b = [i for i, s in enumerate(owners) if s == 1] if pair else a

@@ -101,9 +101,7 @@ class Pieces:
                 if end - start < 2:
                     if token_id != self.tokenizer.mask_token_id:
                         continue  # a one-character pad or end token is a character like any other
-                    raise DataError(
-                        f"the text holds {text[start:end]!r}, which is this tokenizer's mask token"
-                    )
+                    raise DataError(f"the text holds {text[start:end]!r}, which is this tokenizer's mask token")
                 left = self.encode([text[: end - 1]], after)[0]
                 right = self.encode([text[end - 1 :]], after=True)[0]
                 return left + [(i, s + end - 1, e + end - 1) for i, s, e in right]

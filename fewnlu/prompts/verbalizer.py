@@ -54,10 +54,7 @@ def resolve(
     labels = list(pattern.verbalizer) if labels is None else list(labels)
     context = word_context(template, kind)
     pieces = Pieces(tokenizer)
-    found = {
-        label: [_word_ids(pieces, word, context, kind) for word in pattern.verbalizer[label]]
-        for label in labels
-    }
+    found = {label: [_word_ids(pieces, word, context, kind) for word in pattern.verbalizer[label]] for label in labels}
     where = f"task.patterns.{pattern.id}.verbalizer"
     model = tokenizer_name(tokenizer)
     owner: dict[int, tuple[str, str]] = {}
@@ -95,7 +92,5 @@ def _word_ids(pieces: Pieces, word: str, context: str, kind: str) -> list[int]:
 
 
 def _same_start(found: dict[str, list[list[int]]], label: str, first: int) -> str:
-    same = [
-        other for other, words in found.items() if other != label and any(w[:1] == [first] for w in words)
-    ]
+    same = [other for other, words in found.items() if other != label and any(w[:1] == [first] for w in words)]
     return f"Labels '{label}' and '{same[0]}' begin with the same piece. " if same else ""

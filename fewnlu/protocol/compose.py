@@ -38,8 +38,10 @@ def parse(loader: Any, overrides: list[str]) -> list[Any]:
         return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
     except HydraException as err:
         text = " ".join(str(err).split("\nSee https")[0].split())
-        raise ConfigError(f"{text}\nQuote values with braces or commas twice: 'key=\"{{text}}, it was\"'; choose patterns "
-                          "by id: hp.pattern=0") from None
+        raise ConfigError(
+            f"{text}\nQuote values with braces or commas twice: 'key=\"{{text}}, it was\"'; choose patterns "
+            "by id: hp.pattern=0"
+        ) from None
 
 
 def options(loader: Any, group: str) -> list[str]:

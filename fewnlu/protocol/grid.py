@@ -48,8 +48,10 @@ class Plan:
 
     def summary(self) -> str:
         n = len(self.composed)
-        return (f"{n} {'study' if n == 1 else 'studies'}: {self.points} points of H, {self.runs} runs from "
-                f"{self.trainings} trainings in {len(self.jobs)} jobs")
+        return (
+            f"{n} {'study' if n == 1 else 'studies'}: {self.points} points of H, {self.runs} runs from "
+            f"{self.trainings} trainings in {len(self.jobs)} jobs"
+        )
 
 
 def expand(loader: Any, overrides: list[str], params: dict[str, str] | None = None) -> Plan:
@@ -72,8 +74,9 @@ def expand(loader: Any, overrides: list[str], params: dict[str, str] | None = No
     for ov in merged.values():
         name = ov.key_or_group.removeprefix("hp.")
         if ov.is_sweep_override() and not ov.is_discrete_sweep():
-            raise ConfigError(f"{ov.input_line}: this sweeper takes lists of values; for intervals use "
-                              "hydra/sweeper=optuna")
+            raise ConfigError(
+                f"{ov.input_line}: this sweeper takes lists of values; for intervals use hydra/sweeper=optuna"
+            )
         if ov.key_or_group.startswith("hp.") and not ov.is_delete():
             if name not in HP_NAMES:
                 compose(loader, [ov.input_line] if not ov.is_sweep_override() else [f"{ov.key_or_group}=null"])
@@ -116,8 +119,8 @@ def points(cfg: dict[str, Any], given: dict[str, list[Any]] | None = None) -> li
             values = [cfg["hp"][name]]
         dims.append(list(values))
     out = []
-    for values in itertools.product(*dims):
-        h = resolve_hp(cfg, dict(zip(reads, values, strict=True)))
+    for point in itertools.product(*dims):
+        h = resolve_hp(cfg, dict(zip(reads, point, strict=True)))
         if h not in out:
             out.append(h)
     return out
@@ -138,12 +141,14 @@ def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         if h["pattern"] is None:
             h["pattern"] = usable[0]
         elif h["pattern"] not in task.patterns:
-            raise ConfigError(f"hp.pattern={h['pattern']}: task {task.name} has the patterns "
-                              f"{', '.join(map(str, task.patterns))}")
+            raise ConfigError(
+                f"hp.pattern={h['pattern']}: task {task.name} has the patterns {', '.join(map(str, task.patterns))}"
+            )
         elif not _readable(task, h["pattern"], kind_of(cfg)):
             raise ConfigError(
                 f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a causal "
-                f"model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model")
+                f"model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model"
+            )
     return h
 
 
@@ -155,8 +160,10 @@ def usable_patterns(cfg: dict[str, Any]) -> list[int]:
     kind = kind_of(cfg)
     usable = [i for i in task.grid if _readable(task, i, kind)]
     if not usable:
-        raise ConfigError(f"task={task.name}: no pattern of its grid ({', '.join(map(str, task.grid))}) ends with its mask, "
-                          "as a causal model needs; choose a masked model")
+        raise ConfigError(
+            f"task={task.name}: no pattern of its grid ({', '.join(map(str, task.grid))}) ends with its mask, "
+            "as a causal model needs; choose a masked model"
+        )
     return usable
 
 
@@ -190,7 +197,9 @@ def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[
     cfg = composed.cfg
     unread = sorted(set(given) - set(cfg["method"]["reads"]))
     if unread:
-        plan.notes.append(f"method={cfg['method']['name']} does not read {', '.join('hp.' + u for u in unread)}: ignored")
+        plan.notes.append(
+            f"method={cfg['method']['name']} does not read {', '.join('hp.' + u for u in unread)}: ignored"
+        )
     shares = bool(cfg["paradigm"].get("shares_looks", True))
     together: dict[str, list[dict[str, Any]]] = {}
     for h in points(cfg, given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Sequence
@@ -36,9 +37,14 @@ class Lab:
         args = cfg["model_args"]
         self.setup, self.study, self.folder_of = setup, study, folder_of
         self.backbone = load_backbone(
-            cfg["model"]["source"], args["name"], args["path"], args["revision"],
-            freeze_layers=setup.frozen_layers(), dtype=args["dtype"],
-            kind=args["kind"] or cfg["model"].get("kind"))
+            cfg["model"]["source"],
+            args["name"],
+            args["path"],
+            args["revision"],
+            freeze_layers=setup.frozen_layers(),
+            dtype=args["dtype"],
+            kind=args["kind"] or cfg["model"].get("kind"),
+        )
         self._tables: dict[Any, Table] = {}
 
     def table(self, which: str, h: dict[str, Any]) -> Table | None:
@@ -53,8 +59,15 @@ class Lab:
             encoded = shared(backbone.tokenizer, backbone.kind, pattern, task.max_length)(rowset.rows)
             gold = [-1 if r.label is None else task.label_id(r.label) for r in rowset.rows]
             table = Table(encoded, gold, backbone.tokenizer.pad_token_id)
-            depends = (backbone.weights_sha, backbone.frozen, str(next(backbone.parameters()).dtype), rowset.sha256,
-                       pattern.template, task.max_length, torch.get_default_dtype())
+            depends = (
+                backbone.weights_sha,
+                backbone.frozen,
+                str(next(backbone.parameters()).dtype),
+                rowset.sha256,
+                pattern.template,
+                task.max_length,
+                torch.get_default_dtype(),
+            )
             table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
             self._tables[key] = table
         return self._tables[key]
@@ -84,13 +97,27 @@ class Lab:
         units = [r.unit for r in setup.rows]
         labels = [str(r.label) for r in setup.rows]
         data = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k].connect(
-            labeled, updates=h["max_steps"], batch_size=h["batch_size"], micro_batch=micro, seed=seed)
+            labeled, updates=h["max_steps"], batch_size=h["batch_size"], micro_batch=micro, seed=seed
+        )
         folder: Path = self.folder_of(h, k, rep)
-        with run_loggers(setup, self.study, h, k, rep, folder) as loggers:
-            return fit(
-                method, data, hs=hs, test=test, dev_score=self.dev_score, trainer_flags=dict(setup.cfg["trainer"]),
-                loggers=loggers, eval_batch=setup.cfg["runtime"]["eval_batch"],
-                title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}")
+        try:
+            with run_loggers(setup, self.study, h, k, rep, folder) as loggers:
+                return fit(
+                    method,
+                    data,
+                    hs=hs,
+                    test=test,
+                    dev_score=self.dev_score,
+                    trainer_flags=dict(setup.cfg["trainer"]),
+                    loggers=loggers,
+                    eval_batch=setup.cfg["runtime"]["eval_batch"],
+                    title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}",
+                )
+        finally:
+            # Trainer, module and optimiser refer to one another: without this their tensors pile up (fault I088).
+            method.trainer = None
+            del method, data
+            gc.collect()
 
 
 def seed_all(seed: int) -> None:

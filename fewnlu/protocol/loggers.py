@@ -16,8 +16,9 @@ _warned: set[str] = set()
 
 
 @contextlib.contextmanager
-def run_loggers(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int,
-                folder: Path) -> Iterator[list[Any]]:
+def run_loggers(
+    setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path
+) -> Iterator[list[Any]]:
     """Lightning loggers of one training; W&B runs are finished whatever happens, failed ones marked so (I114)."""
     conf = setup.cfg["logger"]
     if conf["name"] == "csv":
@@ -63,28 +64,51 @@ def wandb_mode(conf: dict[str, Any]) -> str:
     return "offline"
 
 
-def _start_wandb(conf: dict[str, Any], setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int,
-                 folder: Path) -> Any:
+def _start_wandb(
+    conf: dict[str, Any], setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path
+) -> Any:
     mode = wandb_mode(conf)
     try:
         import wandb
     except ImportError:
         _warn("logger=wandb: the package wandb is not installed (pip install 'fewnlu[wandb]'); nothing is logged")
         return None
-    settings = wandb.Settings(init_timeout=float(conf["init_timeout"]), silent=True, console="off",
-                              x_disable_stats=True)
+    settings = wandb.Settings(
+        init_timeout=float(conf["init_timeout"]), silent=True, console="off", x_disable_stats=True
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    config = {**setup.study_config(), "hp": h, "seed": setup.seeds, "k": k, "rep": rep, "study": study[0],
-              "run_seed": setup.run_seed(k, rep)}
-    make = lambda how: wandb.init(  # noqa: E731
-        project=conf["project"], entity=conf["entity"], id=setup.key(study[0], h, k, rep), name=f"k{k}-r{rep} {h_name(h)}",
-        group=study[1], job_type=h_name(h)[:64], config=config, dir=str(folder), mode=how, settings=settings,
-        resume="allow" if how == "online" else None, reinit="finish_previous")
+    config = {
+        **setup.study_config(),
+        "hp": h,
+        "seed": setup.seeds,
+        "k": k,
+        "rep": rep,
+        "study": study[0],
+        "run_seed": setup.run_seed(k, rep),
+    }
+    make = (
+        lambda how: wandb.init(  # noqa: E731
+            project=conf["project"],
+            entity=conf["entity"],
+            id=setup.key(study[0], h, k, rep),
+            name=f"k{k}-r{rep} {h_name(h)}",
+            group=study[1],
+            job_type=h_name(h)[:64],
+            config=config,
+            dir=str(folder),
+            mode=how,
+            settings=settings,
+            resume="allow" if how == "online" else None,
+            reinit="finish_previous",
+        )
+    )
     try:
         return make(mode)
     except Exception as err:
-        _warn(f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline "
-              f"(wandb sync later)")
+        _warn(
+            f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline "
+            f"(wandb sync later)"
+        )
     try:
         return make("offline")
     except Exception as err:

@@ -11,8 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("fewnlu", "torch", "pytorch-lightning", "transformers", "tokenizers", "hydra-core", "datasets", "outlines",
-            "numpy", "scipy")
+PACKAGES = (
+    "fewnlu",
+    "torch",
+    "pytorch-lightning",
+    "transformers",
+    "tokenizers",
+    "hydra-core",
+    "datasets",
+    "outlines",
+    "numpy",
+    "scipy",
+)
 
 
 @functools.cache
@@ -35,8 +45,13 @@ def commit() -> str | None:
         return None
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
-        dirty = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=root, capture_output=True,
-                               text=True, timeout=10)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (head.stdout.strip() + ("+" if dirty.stdout.strip() else "")) or None
@@ -63,10 +78,15 @@ def facts() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     cuda = torch is not None and torch.cuda.is_available()
     return {
-        "versions": versions(), "commit": commit(), "platform": platform.platform(), "processor": _processor(),
-        "cores": cores(), "threads": torch.get_num_threads() if torch is not None else None,
+        "versions": versions(),
+        "commit": commit(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads() if torch is not None else None,
         "gpu": torch.cuda.get_device_name(0) if torch is not None and cuda else None,
-        "peak_memory": _peak(), "peak_gpu_memory": torch.cuda.max_memory_allocated() if torch is not None and cuda else None,
+        "peak_memory": _peak(),
+        "peak_gpu_memory": torch.cuda.max_memory_allocated() if torch is not None and cuda else None,
     }
 
 

@@ -37,7 +37,7 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def run_key(study: str, h: dict[str, Any], k: int, rep: int, rows: dict[str, str], seeds: dict[str, int]) -> str:
+def run_key(study: str, h: dict[str, Any], k: int, rep: int, rows: dict[str, str | None], seeds: dict[str, int]) -> str:
     """Identity of a run: the study, h, k, rep, the rows it trains, selects and tests on, the seeds and NUMERICS."""
     return digest({"study": study, "h": h, "k": k, "rep": rep, "rows": rows, "seeds": seeds, "numerics": NUMERICS}, 16)
 
@@ -103,8 +103,12 @@ def write_record(folder: Path, result: dict[str, Any], meta: dict[str, Any], pre
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {"set": predictions.set, "id": predictions.id, "gold": predictions.gold,
-                               "prediction": predictions.prediction}
+    columns: dict[str, Any] = {
+        "set": predictions.set,
+        "id": predictions.id,
+        "gold": predictions.gold,
+        "prediction": predictions.prediction,
+    }
     for name, values in predictions.scores.items():
         columns[f"score:{name}"] = values
     buffer = io.BytesIO()

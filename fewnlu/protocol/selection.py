@@ -51,8 +51,10 @@ def select(table: Sequence[DevScores]) -> Choice:
         return Choice(None, math.nan, math.nan, 0, 0, len(table))
     full = max(len(row.scores) for row in usable)
     compared = [row for row in usable if len(row.scores) == full]
-    ranked = sorted(compared, key=lambda r: (-round(mean(r.scores), 12), round(std(r.scores), 12) if full > 1 else 0.0,
-                                             canonical(dict(r.h))))
+    ranked = sorted(
+        compared,
+        key=lambda r: (-round(mean(r.scores), 12), round(std(r.scores), 12) if full > 1 else 0.0, canonical(dict(r.h))),
+    )
     best = ranked[0]
     top = round(mean(best.scores), 12)
     tied = sum(round(mean(r.scores), 12) == top for r in compared)

@@ -19,8 +19,19 @@ from fewnlu.tasks.task import Row, Task, task_from_config
 
 PARADIGMS = {"single": "single"}  # name -> module of fewnlu.paradigms with a class `Paradigm`
 # Lightning flags that say where and how a training runs, not what it computes (beyond float noise).
-HOW_FLAGS = {"accelerator", "devices", "num_nodes", "strategy", "log_every_n_steps", "enable_progress_bar",
-             "enable_model_summary", "profiler", "detect_anomaly", "barebones", "use_distributed_sampler"}
+HOW_FLAGS = {
+    "accelerator",
+    "devices",
+    "num_nodes",
+    "strategy",
+    "log_every_n_steps",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "profiler",
+    "detect_anomaly",
+    "barebones",
+    "use_distributed_sampler",
+}
 
 
 @dataclass
@@ -66,8 +77,14 @@ class Setup:
         return {
             "task": cfg["task"],
             "data": {"n_labeled": cfg["data"]["n_labeled"], "limit_test": cfg["data"]["limit_test"]},
-            "model": {"name": model_name(cfg), "source": cfg["model"]["source"], "kind": kind_of(cfg),
-                      "revision": args["revision"], "dtype": args["dtype"], "freeze_layers": self.frozen_layers()},
+            "model": {
+                "name": model_name(cfg),
+                "source": cfg["model"]["source"],
+                "kind": kind_of(cfg),
+                "revision": args["revision"],
+                "dtype": args["dtype"],
+                "freeze_layers": self.frozen_layers(),
+            },
             "method": {k: v for k, v in cfg["method"].items() if k != "reads"},
             "split": options,
             "paradigm": cfg["paradigm"],
@@ -76,12 +93,14 @@ class Setup:
 
     def study(self, weights_sha: str) -> tuple[str, str]:
         """(study key, folder name) given the hash of the model's weights."""
-        key = digest({
-            "config": self.study_config(),
-            "weights": weights_sha,
-            "labeled": self.data.labeled.sha256,
-            "test": self.data.test.sha256 if self.data.test else None,
-        })
+        key = digest(
+            {
+                "config": self.study_config(),
+                "weights": weights_sha,
+                "labeled": self.data.labeled.sha256,
+                "test": self.data.test.sha256 if self.data.test else None,
+            }
+        )
         cfg = self.cfg
         parts = [cfg["task"]["name"], cfg["method"]["name"], model_name(cfg), cfg["split"]["name"]]
         if cfg["paradigm"]["name"] != "single":
@@ -146,7 +165,9 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
         if source == needs and not args[key]:
             raise ConfigError(f"model={needs} needs model_args.{key}=…")
         if source != needs and args[key]:
-            raise ConfigError(f"model_args.{key}={args[key]!r} is read by model={needs} only; this is model={cfg['model']['name']}")
+            raise ConfigError(
+                f"model_args.{key}={args[key]!r} is read by model={needs} only; this is model={cfg['model']['name']}"
+            )
     strategy = build_strategy(cfg["split"])
     share = cfg["runtime"]["share"] or [{}]
     reads = cfg["method"]["reads"]
@@ -157,8 +178,10 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             hs.append(h)
     batch, micro = cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
     if micro and batch % micro:
-        raise ConfigError(f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
-                          "mean over the batch; choose a divisor")
+        raise ConfigError(
+            f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
+            "mean over the batch; choose a divisor"
+        )
     name = cfg["paradigm"]["name"]
     if name not in PARADIGMS:
         raise ConfigError(f"paradigm.name={name}: {choices(name, PARADIGMS)}")

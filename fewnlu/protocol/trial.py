@@ -68,9 +68,9 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
     for k in setup.ks:
         for rep in range(setup.paradigm.reps):
             h = setup.hs[0]
-            result = read_result(folder_of(h, k, rep), setup.key(study[0], h, k, rep))
-            dev = result and result["dev"] and result["dev"]["select"]
-            scores.append(math.nan if dev is None or not result else float(dev))
+            result = read_result(folder_of(h, k, rep), setup.key(study[0], h, k, rep)) or {}
+            dev = (result.get("dev") or {}).get("select")
+            scores.append(math.nan if dev is None else float(dev))
     return math.nan if failed else mean(scores)
 
 
@@ -85,21 +85,28 @@ def _open_lab(setup: Setup, study: tuple[str, str], folder_of: Any, threads: int
     return Lab(setup, study, folder_of)
 
 
-def _run(setup: Setup, study: tuple[str, str], lab: Any, folder_of: Any, k: int, rep: int,
-         hs: Sequence[dict[str, Any]]) -> None:
+def _run(
+    setup: Setup, study: tuple[str, str], lab: Any, folder_of: Any, k: int, rep: int, hs: Sequence[dict[str, Any]]
+) -> None:
     machine.reset_peak()
     start = time.perf_counter()
     fitted = setup.paradigm.run(lab, k, rep, hs)
     seconds = time.perf_counter() - start
     for h, one in zip(hs, fitted, strict=True):
         result, predictions = _result(setup, study, lab, h, k, rep, one)
-        meta = {"seconds": round(seconds, 3), "shared_by": len(hs), **machine.facts(), "config": setup.cfg,
-                "data_dir": os.path.abspath(setup.cfg["data"]["dir"]) if setup.cfg["data"]["dir"] else None}
+        meta = {
+            "seconds": round(seconds, 3),
+            "shared_by": len(hs),
+            **machine.facts(),
+            "config": setup.cfg,
+            "data_dir": os.path.abspath(setup.cfg["data"]["dir"]) if setup.cfg["data"]["dir"] else None,
+        }
         write_record(folder_of(h, k, rep), result, meta, predictions)
 
 
-def _result(setup: Setup, study: tuple[str, str], lab: Any, h: dict[str, Any], k: int, rep: int,
-            one: Any) -> tuple[dict[str, Any], Predictions]:
+def _result(
+    setup: Setup, study: tuple[str, str], lab: Any, h: dict[str, Any], k: int, rep: int, one: Any
+) -> tuple[dict[str, Any], Predictions]:
     split, task, data = setup.splits[k], setup.task, setup.data
     warnings = setup.warnings(k)
     shortened = {}
@@ -131,38 +138,74 @@ def _result(setup: Setup, study: tuple[str, str], lab: Any, h: dict[str, Any], k
         predictions.prediction += [task.labels[c] for c in chosen]
         for j, label in enumerate(task.labels):
             predictions.scores[label] += scores[:, j].tolist()
-    rows_used = {
+    rows_used: dict[str, Any] = {
         "train": {"ids": [setup.rows[i].id for i in split.train], "n_per_class": setup.counts(split.train)},
         "dev": {"ids": [setup.rows[i].id for i in split.dev], "n_per_class": setup.counts(split.dev)},
         "labeled": {"origin": data.labeled.origin, "sha256": data.labeled.sha256, "n": len(data.labeled.rows)},
-        "test": None if data.test is None else {
-            "origin": data.test.origin, "sha256": data.test.sha256, "n": len(data.test.rows),
-            "n_per_class": {label: sum(r.label == label for r in data.test.rows) for label in task.labels}},
+        "test": None
+        if data.test is None
+        else {
+            "origin": data.test.origin,
+            "sha256": data.test.sha256,
+            "n": len(data.test.rows),
+            "n_per_class": {label: sum(r.label == label for r in data.test.rows) for label in task.labels},
+        },
     }
     for name, value in setup.row_hashes(k).items():
         if name != "test":
             rows_used[name]["hash"] = value
     result = {
-        "key": setup.key(study[0], h, k, rep), "study": study[0], "study_name": study[1], "numerics": NUMERICS,
-        "config": setup.study_config(), "weights": lab.backbone.weights_sha,
-        "h": h, "k": k, "rep": rep, "k_total": None if setup.strategy.nested else setup.strategy.k,
-        "seeds": {**setup.seeds, "run": setup.run_seed(k, rep)}, "rows": rows_used,
+        "key": setup.key(study[0], h, k, rep),
+        "study": study[0],
+        "study_name": study[1],
+        "numerics": NUMERICS,
+        "config": setup.study_config(),
+        "weights": lab.backbone.weights_sha,
+        "h": h,
+        "k": k,
+        "rep": rep,
+        "k_total": None if setup.strategy.nested else setup.strategy.k,
+        "seeds": {**setup.seeds, "run": setup.run_seed(k, rep)},
+        "rows": rows_used,
         "looks": [[step, score] for step, score in one.looks],
-        "chosen_step": one.chosen_step, "steps_done": one.steps_done,
-        "dev": scored["dev"], "test": scored["test"], "warnings": warnings,
+        "chosen_step": one.chosen_step,
+        "steps_done": one.steps_done,
+        "dev": scored["dev"],
+        "test": scored["test"],
+        "warnings": warnings,
     }
     return result, predictions
 
 
-def _record_failure(setup: Setup, study: tuple[str, str], folder_of: Any, k: int, rep: int,
-                    hs: Sequence[dict[str, Any]], err: BaseException) -> None:
+def _record_failure(
+    setup: Setup,
+    study: tuple[str, str],
+    folder_of: Any,
+    k: int,
+    rep: int,
+    hs: Sequence[dict[str, Any]],
+    err: BaseException,
+) -> None:
     text = f"{type(err).__name__}: {err}" if not isinstance(err, FewnluError) else str(err)
     print(f"FAILED {study[1]} k={k} rep={rep}: {text}", file=sys.stderr)
     if not isinstance(err, FewnluError):
         traceback.print_exception(err, file=sys.stderr)
     for h in hs:
-        write_failure(folder_of(h, k, rep), {
-            "key": setup.key(study[0], h, k, rep), "study": study[0], "study_name": study[1], "h": h, "k": k, "rep": rep,
-            "k_total": None if setup.strategy.nested else setup.strategy.k, "seeds": setup.seeds,
-            "config": setup.study_config(), "error": text, "type": type(err).__name__,
-            "traceback": "".join(traceback.format_exception(err)), **machine.facts()})
+        write_failure(
+            folder_of(h, k, rep),
+            {
+                "key": setup.key(study[0], h, k, rep),
+                "study": study[0],
+                "study_name": study[1],
+                "h": h,
+                "k": k,
+                "rep": rep,
+                "k_total": None if setup.strategy.nested else setup.strategy.k,
+                "seeds": setup.seeds,
+                "config": setup.study_config(),
+                "error": text,
+                "type": type(err).__name__,
+                "traceback": "".join(traceback.format_exception(err)),
+                **machine.facts(),
+            },
+        )

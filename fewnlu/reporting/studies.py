@@ -46,8 +46,10 @@ class Study:
     @property
     def wanted(self) -> int:
         """Runs that each h should have: the splits and repetitions seen anywhere in the study."""
-        return len({(r["k"], r["rep"]) for results in self.runs.values() for r in results}
-                   | {(f.get("k"), f.get("rep")) for f in self.failed})
+        return len(
+            {(r["k"], r["rep"]) for results in self.runs.values() for r in results}
+            | {(f.get("k"), f.get("rep")) for f in self.failed}
+        )
 
 
 @dataclass
@@ -100,8 +102,9 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
                 continue
             seeds = {k: v for k, v in what["seeds"].items() if k != "run"}
             ident = (what["study_name"], what["study"], canonical(seeds), what.get("k_total") or 0)
-            study = found.setdefault(ident, Study(what["study_name"], what["study"], seeds, what.get("k_total"),
-                                                  run.folder.parent.parent))
+            study = found.setdefault(
+                ident, Study(what["study_name"], what["study"], seeds, what.get("k_total"), run.folder.parent.parent)
+            )
             if run.result is not None:
                 study.runs.setdefault(canonical(run.result["h"]), []).append(run.result)
             else:

@@ -36,8 +36,13 @@ def study_text(summary: Summary) -> str:
     seeds = " ".join(f"{k}={v}" for k, v in study.seeds.items())
     lines: list[tuple[str, str]] = []
     if config:
-        lines.append(("compared", f"task {config['task']['name']}, method {config['method']['name']}, model "
-                                  f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds}"))
+        lines.append(
+            (
+                "compared",
+                f"task {config['task']['name']}, method {config['method']['name']}, model "
+                f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds}",
+            )
+        )
     select = config.get("task", {}).get("select") or config.get("task", {}).get("metrics") or ["score"]
     what = " and ".join(METRIC_NAMES.get(m, m) for m in select)
     what = f"mean of {what}" if len(select) > 1 else what
@@ -51,15 +56,21 @@ def study_text(summary: Summary) -> str:
             note += f"; optimistic: best of |H| = {n_h}" if n_h > 1 else ""
         lines.append(("dev", f"{spread(dev)}   {note}"))
     elif study.runs:
-        lines.append(("h*", "nothing to select: no dev set" if n_h == 1 else f"none of {n_h} points has a usable dev score"))
+        lines.append(
+            ("h*", "nothing to select: no dev set" if n_h == 1 else f"none of {n_h} points has a usable dev score")
+        )
     for name, value in summary.test.items():
         if name == "select" and len(select) < 2:
             continue
         label = METRIC_NAMES.get(name, what if name == "select" else name)
         extra = f"variance {1e4 * value.variance:.2f} points²" if not math.isnan(value.std) else "one run"
         base = ", ".join(f"{kind} {points(v[name])}" for kind, v in summary.controls.items() if name in v)
-        lines.append(("test" if name == next(iter(summary.test)) else "",
-                      f"{spread(value)}   {label} on {summary.n_test} rows; {extra}" + (f"; {base}" if base else "")))
+        lines.append(
+            (
+                "test" if name == next(iter(summary.test)) else "",
+                f"{spread(value)}   {label} on {summary.n_test} rows; {extra}" + (f"; {base}" if base else ""),
+            )
+        )
     if study.runs and not summary.test:
         lines.append(("test", "no test set"))
     if summary.test:
@@ -97,8 +108,10 @@ def _runs(summary: Summary) -> str:
         text += f", {len(study.failed)} FAILED"
     short = sorted({len(r) for r in study.runs.values() if len(r) < wanted})
     if short:
-        text += f"; {sum(len(r) < wanted for r in study.runs.values())} points have only {', '.join(map(str, short))} of " \
-                f"{wanted} runs and are not compared"
+        text += (
+            f"; {sum(len(r) < wanted for r in study.runs.values())} points have only {', '.join(map(str, short))} of "
+            f"{wanted} runs and are not compared"
+        )
     if study.damaged:
         text += f"; {len(study.damaged)} damaged: {', '.join(_relative(d) for d in study.damaged[:3])}"
     return text
@@ -144,11 +157,17 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         majority = [s.controls["majority"][n] for n in names] if s.controls else []
         dev = Spread(s.choice.mean, s.choice.std, 0)
         table.add_row(
-            config["task"]["name"], config["method"]["name"], str(config["model"]["name"]),
-            _split(config, s.study.k_total), str(len(s.study.runs)),
-            f"{s.study.n_runs}" + (f" ({len(s.study.failed)} failed)" if s.study.failed else ""), spread(dev),
-            spread(select) if select else "no test set", points(sum(majority) / len(majority)) if majority else "–",
-            "–" if math.isnan(s.rho) else f"{s.rho:.3f}")
+            config["task"]["name"],
+            config["method"]["name"],
+            str(config["model"]["name"]),
+            _split(config, s.study.k_total),
+            str(len(s.study.runs)),
+            f"{s.study.n_runs}" + (f" ({len(s.study.failed)} failed)" if s.study.failed else ""),
+            spread(dev),
+            spread(select) if select else "no test set",
+            points(sum(majority) / len(majority)) if majority else "–",
+            "–" if math.isnan(s.rho) else f"{s.rho:.3f}",
+        )
     console = Console(file=io.StringIO(), width=200, no_color=True)
     console.print(table)
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]

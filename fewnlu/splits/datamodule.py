@@ -7,7 +7,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fewnlu.prompts.encoding import Encoded, collate, length_sorted_batches
@@ -60,7 +59,12 @@ class RowStream(torch.utils.data.Sampler[list[int]]):
 
     def __init__(self, rows: Sequence[int], updates: int, batch_size: int, micro_batch: int, seed: int) -> None:
         self.rows, self.updates, self.batch_size, self.micro_batch, self.seed = (
-            list(rows), updates, batch_size, micro_batch, seed)
+            list(rows),
+            updates,
+            batch_size,
+            micro_batch,
+            seed,
+        )
 
     def __len__(self) -> int:
         return self.updates * (self.batch_size // self.micro_batch)
@@ -95,5 +99,10 @@ class FewShotData(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         # A generator of its own: a loader without one draws from the global state that dropout uses.
-        return DataLoader(range(len(self.labeled)), batch_sampler=self.stream, collate_fn=self.labeled.batch,
-                          generator=torch.Generator().manual_seed(0), num_workers=0)
+        return DataLoader(
+            list(range(len(self.labeled))),
+            batch_sampler=self.stream,
+            collate_fn=self.labeled.batch,
+            generator=torch.Generator().manual_seed(0),
+            num_workers=0,
+        )

@@ -34,8 +34,10 @@ class Strategy(SplitStrategy):
     def check(self, n_units: int) -> None:
         train = take(n_units, self.ratio)
         if train < 1 or train >= n_units:
-            raise ConfigError(f"split.ratio={self.ratio:g}: of {n_units} labelled units {train} would train and "
-                              f"{n_units - train} would be dev; both need at least one")
+            raise ConfigError(
+                f"split.ratio={self.ratio:g}: of {n_units} labelled units {train} would train and "
+                f"{n_units - train} would be dev; both need at least one"
+            )
 
     def units(self, n: int, k: int, seed: int, labels: Sequence[str] | None = None) -> tuple[list[int], list[int]]:
         rng = random.Random(split_seeds(seed, k + 1)[k])
@@ -51,7 +53,8 @@ class Strategy(SplitStrategy):
         rest = sorted(classes, key=lambda c: (quota[c] - sizes[c] * self.ratio, c))
         for c in rest[: take(n, self.ratio) - sum(quota.values())]:
             quota[c] += 1
-        train, dev = [], []
+        train: list[int] = []
+        dev: list[int] = []
         for unit in order:
             side = train if quota[labels[unit]] > 0 else dev
             quota[labels[unit]] -= side is train

@@ -69,8 +69,11 @@ def _compute(backbone: Any, table: Table, room: float) -> Prefix:
     starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
     for positions, batch in table.batches(range(len(table)), BATCH_ROWS):
         kinds = batch.get("token_type_ids")
-        out = backbone.prefix(batch["input_ids"].to(device), batch["attention_mask"].to(device),
-                              kinds.to(device) if kinds is not None else None)
+        out = backbone.prefix(
+            batch["input_ids"].to(device),
+            batch["attention_mask"].to(device),
+            kinds.to(device) if kinds is not None else None,
+        )
         if states is None:
             states = _storage(sum(lengths), out.shape[-1], out.dtype, room)
         for i, position in enumerate(positions):

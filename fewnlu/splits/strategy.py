@@ -14,7 +14,8 @@ from typing import Any
 
 from fewnlu.errors import ConfigError, choices
 
-MODULES = {"multisplit": "multisplit"}  # name -> module of this package with a class `Strategy`
+# name -> module of this package with a class `Strategy`
+MODULES = {"multisplit": "multisplit", "cv": "crossval", "mdl": "mdl", "single": "holdout", "fixed": "fixed"}
 
 
 @dataclass(frozen=True)
@@ -118,5 +119,7 @@ def runs_of(conf: dict[str, Any], k: int) -> list[int]:
     wanted = list(range(k)) if run is None else [run] if isinstance(run, int) else list(run)
     for one in wanted:
         if not isinstance(one, int) or not 0 <= one < k:
-            raise ConfigError(f"split.run={run!r}: split {one!r} does not exist; with split.k={k} they are 0 to {k - 1}")
+            raise ConfigError(
+                f"split.run={run!r}: split {one!r} does not exist; with split.k={k} they are 0 to {k - 1}"
+            )
     return sorted(set(wanted))

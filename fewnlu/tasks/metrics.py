@@ -77,9 +77,7 @@ def compute(
     n = len(labels)
     for what, ids in (("prediction", predicted), ("gold label", answer)):
         if ids.min() < 0 or ids.max() >= n:
-            raise DataError(
-                f"{what} {int(ids.min() if ids.min() < 0 else ids.max())} is no class of {list(labels)}"
-            )
+            raise DataError(f"{what} {int(ids.min() if ids.min() < 0 else ids.max())} is no class of {list(labels)}")
     confusion = np.bincount(answer * n + predicted, minlength=n * n).reshape(1, n, n)
     return {name: float(_metric(name, confusion, labels, positive)[0]) for name in names}
 
@@ -106,9 +104,7 @@ def controls(task: Task, gold: Sequence[int], seed: int = 0) -> dict[str, dict[s
     cells = np.arange(CHANCE_DRAWS)[:, None] * n * n + answer * n + draws
     confusion = np.bincount(cells.ravel(), minlength=CHANCE_DRAWS * n * n).reshape(-1, n, n)
     chance = {
-        name: 1 / n
-        if name == "accuracy"
-        else float(_metric(name, confusion, task.labels, task.positive).mean())
+        name: 1 / n if name == "accuracy" else float(_metric(name, confusion, task.labels, task.positive).mean())
         for name in task.metrics
     }
     return {

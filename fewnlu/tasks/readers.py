@@ -77,9 +77,7 @@ def _json_lines(content: bytes, path: str) -> Raw:
         try:
             row = json.loads(text)
         except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}:{number}: broken JSON ({error.msg} at character {error.pos + 1})"
-            ) from None
+            raise DataError(f"{path}:{number}: broken JSON ({error.msg} at character {error.pos + 1})") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: {type(row).__name__} where a JSON object was expected")
         yield f"{path}:{number}", number, row
@@ -105,9 +103,7 @@ def _hub(task: Task, which: str) -> Found | None:
         ) from error
     names = getattr(table.features.get(task.label_column), "names", None)
     if names is not None and hub.label_names is not None and set(names) != set(hub.label_names):
-        raise DataError(
-            f"{origin}: its label names are {list(names)}, the task expects {list(hub.label_names)}"
-        )
+        raise DataError(f"{origin}: its label names are {list(names)}, the task expects {list(hub.label_names)}")
     return _hub_rows(table, origin, task, names or hub.label_names), origin, hub.counts.get(which)
 
 

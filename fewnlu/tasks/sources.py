@@ -100,9 +100,7 @@ def draw_labeled(rows: Sequence[Row], n: int | None, seed: int, origin: str = "t
     if n is None or n == len(rows):
         return list(rows)
     if not 0 < n < len(rows):
-        raise DataError(
-            f"data.n_labeled: {n} rows asked for, {origin} has {len(rows)}; lower it or use null for all"
-        )
+        raise DataError(f"data.n_labeled: {n} rows asked for, {origin} has {len(rows)}; lower it or use null for all")
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), n))]
 
 
@@ -125,9 +123,7 @@ def drop_leaks(labeled: Sequence[Row], test: Iterable[Row]) -> tuple[list[Row], 
 
 def normalised(row: Row) -> tuple[str, ...]:
     """A row's fields as compared between sets: NFKC, case folded, white space collapsed."""
-    return tuple(
-        " ".join(unicodedata.normalize("NFKC", v).casefold().split()) for _, v in sorted(row.fields.items())
-    )
+    return tuple(" ".join(unicodedata.normalize("NFKC", v).casefold().split()) for _, v in sorted(row.fields.items()))
 
 
 def content_hash(rows: Iterable[Row]) -> str:
@@ -148,9 +144,7 @@ def _rows(task: Task, raw: Raw, which: str) -> list[Row]:
         row_id = str(number) if value is None else str(value)
         if row_id in first:
             if which != "unlabeled":
-                raise DataError(
-                    f"{place}: id {row_id!r} is there already ({first[row_id]}); ids must be unique"
-                )
+                raise DataError(f"{place}: id {row_id!r} is there already ({first[row_id]}); ids must be unique")
             row_id = f"{row_id}@{number}"  # pools repeat ids (WiC: 1754), and nothing is looked up by them
         first[row_id] = place
         label = None if which == "unlabeled" else _label(task, item, place)

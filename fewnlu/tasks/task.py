@@ -191,9 +191,7 @@ def _label(cfg: Any, labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     values: dict[str, str] = {}
     for raw, label in _mapping(cfg.get("values", {}), "task.label.values", empty=True).items():
         if label not in labels:
-            raise ConfigError(
-                f"task.label.values.{raw_key(raw)}: {label!r} is no label; {choices(label, labels)}"
-            )
+            raise ConfigError(f"task.label.values.{raw_key(raw)}: {label!r} is no label; {choices(label, labels)}")
         values[raw_key(raw)] = label
     return _text(cfg.get("column", "label"), "task.label.column"), values
 
@@ -280,9 +278,7 @@ def _source(cfg: Any, labels: tuple[str, ...]) -> Source:
     packaged = cfg.get("packaged")
     if not files and packaged is None and hub is None:
         raise ConfigError("task.source: none of files, packaged and hub is set, so there are no rows")
-    return Source(
-        MappingProxyType(files), packaged, hub, _counts(cfg.get("counts"), labels, "task.source.counts")
-    )
+    return Source(MappingProxyType(files), packaged, hub, _counts(cfg.get("counts"), labels, "task.source.counts"))
 
 
 def _counts(cfg: Any, labels: tuple[str, ...], where: str) -> Mapping[str, Mapping[str, int]]:
@@ -315,9 +311,7 @@ def _mapping(value: Any, where: str, empty: bool = False) -> Mapping[Any, Any]:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(
-            f"{where}: {value!r} is no text (put it in quotes if YAML reads it as something else)"
-        )
+        raise ConfigError(f"{where}: {value!r} is no text (put it in quotes if YAML reads it as something else)")
     return value
 
 
