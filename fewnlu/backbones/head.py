@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewnlu.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Head:
@@ -49,28 +51,51 @@ def whole_head(model: Any, states: Tensor) -> Tensor:
     """The model's own head on given states [..., H] → logits [..., V], for any architecture.
 
     The model's forward runs with its base replaced by a stand-in that answers with the states.
+
+    Raises:
+        ConfigError: the forward does not ask its base, so the head cannot be reached.
     """
     flat = states.reshape(1, -1, states.shape[-1])
+    asked: list[bool] = []
+
+    def answer(*args: Any, **kwargs: Any) -> _States:
+        asked.append(True)
+        return _States(flat)
+
     base = model.base_model
-    base.forward = lambda *args, **kwargs: _States(flat)
+    stood_for = [m for m in (base, getattr(base, "decoder", None)) if isinstance(m, nn.Module)]  # OPT asks the latter
+    for module in stood_for:
+        module.forward = answer
     try:
         logits = model(inputs_embeds=flat).logits
     finally:
-        del base.forward
+        for module in stood_for:
+            del module.forward
+    if not asked:
+        raise ConfigError(f"model type {model.config.model_type!r} is not supported: its LM head can't be run alone")
     return logits.reshape(*states.shape[:-1], logits.shape[-1])
 
 
 def find_head(model: Any) -> Head | None:
-    """The head's parts, or None where the family is unknown or its head does more than the parts say."""
-    head = _parts(model)
-    if head is None:
-        return None
-    weight = head.weight()
+    """The head's parts, or None where the family is unknown or its head does more than the parts say.
+
+    Raises:
+        ConfigError: not even the whole head can be run on given states.
+    """
+    try:
+        head = _parts(model)
+    except AttributeError:
+        head = None
+    weight = head.weight() if head else model.get_input_embeddings().weight
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(2, model.config.hidden_size, generator=generator).to(weight)
+    with torch.no_grad():
+        want = whole_head(model, states).float()  # also where there are no parts: refuse now rather than later
+    if head is None:
+        return None
     try:
         with torch.no_grad():
-            want, got = whole_head(model, states).float(), head(states, None).float()
+            got = head(states, None).float()
     except (RuntimeError, AttributeError, TypeError):
         return None
     tolerance = 1e-4 if weight.dtype == torch.float32 else 2e-2

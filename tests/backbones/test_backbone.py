@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from fewnlu.backbones.backbone import Backbone
 from fewnlu.backbones.head import find_head
 from fewnlu.backbones.loading import load_backbone
+from fewnlu.errors import ConfigError
 from tests.tiny import FAMILIES, MORE_FAMILIES, SENTENCES, tiny_model, tiny_model_dir, tiny_tokenizer
 
 
@@ -47,6 +51,43 @@ def test_a_head_that_does_more_than_its_parts_falls_back_on_the_whole(load, monk
         want = backbone.model(input_ids=ids, attention_mask=mask).logits[:, :, [7, 3]]
         got = backbone.logits(states, torch.tensor([7, 3]))
     torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=0, atol=1e-5)
+
+
+def test_families_that_nobody_listed():
+    """MPNet counts positions like RoBERTa, with code of its own; GPT-NeoX and OPT are causal."""
+    import transformers as tf
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500}
+    opt = {"ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 64}
+    for config, auto, family in [
+        (tf.MPNetConfig(**small, intermediate_size=64), tf.AutoModelForMaskedLM, "roberta"),
+        (tf.GPTNeoXConfig(**small, intermediate_size=64), tf.AutoModelForCausalLM, "llama"),
+        (tf.OPTConfig(**small, **opt), tf.AutoModelForCausalLM, "llama"),
+    ]:
+        torch.manual_seed(0)
+        tokenizer = tiny_tokenizer(family)
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        model = auto.from_config(config)
+        backbone = Backbone(model, tokenizer, "masked" if family == "roberta" else "causal")
+        backbone.freeze(1)
+        assert backbone.prefix_is_fixed and backbone._head is not None
+        ids, mask, _ = encode(backbone, ["the movie was great"])
+        with torch.no_grad():
+            want = model(input_ids=ids, attention_mask=mask).logits
+            alone = backbone.hidden(ids, mask)
+            torch.testing.assert_close(backbone.logits(alone), want, rtol=0, atol=1e-5)
+            for side in ("left", "right"):
+                more, cover, _ = encode(backbone, ["the movie was great", SENTENCES[4]], side)
+                got = backbone.hidden(more, cover)[0][cover[0].bool()]
+                torch.testing.assert_close(got, alone[0], rtol=0, atol=2e-5)
+
+
+def test_a_head_out_of_reach_is_refused(load, monkeypatch):
+    backbone = load("gpt2")
+    monkeypatch.setattr(backbone.model, "forward", lambda **given: SimpleNamespace(logits=torch.zeros(1, 2, 7)))
+    with pytest.raises(ConfigError, match="model type 'gpt2' is not supported"):
+        find_head(backbone.model)
+    assert "forward" not in vars(backbone.model.base_model)
 
 
 def test_deberta_legacy_and_stored_heads(tmp_path):
@@ -106,9 +147,7 @@ def test_surplus_output_rows_do_not_touch_label_scores(tmp_path, family):
     with torch.no_grad():
         states = loud.hidden(ids, mask, types)
         assert loud.logits(states)[mask.bool()][:, loud.n_tokens :].abs().min() > 50
-        torch.testing.assert_close(
-            loud.logits(states, words)[mask.bool()], want[mask.bool()], rtol=0, atol=1e-6
-        )
+        torch.testing.assert_close(loud.logits(states, words)[mask.bool()], want[mask.bool()], rtol=0, atol=1e-6)
 
 
 def test_token_types_and_pads(load):

@@ -29,9 +29,7 @@ def test_kind(config, kind):
     assert model_kind(config) == kind
 
 
-@pytest.mark.parametrize(
-    "config", [{}, {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}]
-)
+@pytest.mark.parametrize("config", [{}, {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}])
 def test_unknown_kind_names_the_key(config):
     with pytest.raises(ConfigError, match=r"model_args\.kind=masked or model_args\.kind=causal"):
         model_kind(config)
