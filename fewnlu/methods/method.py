@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewnlu.errors import ConfigError, choices
 
-MODULES = {"pet": "pet"}  # name -> module of this package with a class `Method`
+MODULES = {"pet": "pet", "cls": "cls"}  # name -> module of this package with a class `Method`
 
 
 @dataclass

@@ -61,12 +61,15 @@ class Encoder:
         if kind not in KINDS:
             raise ConfigError(f"kind of model {kind!r}: expected one of {', '.join(KINDS)}")
         self.tokenizer, self.kind, self.pattern, self.max_length = tokenizer, kind, pattern, max_length
-        self.template = parse(pattern.template, f"task.patterns.{pattern.id}.template")
-        where = self.template.where
+        where = f"task.patterns.{pattern.id}.template" if pattern.id >= 0 else "task.cls"
+        self.template = parse(pattern.template, where, need_mask=pattern.id >= 0)
+        self.pooled = self.template.n_masks == 0  # CLS: read at the first token (masked) or the last one (causal)
         parts = self.template.parts
         if any(isinstance(p, Slots) or (isinstance(p, Mask) and p.multi) for p in parts):
             raise ConfigError(f"{where}: {pattern.template!r} has slots or several masks, which need another method")
-        if kind == "causal":
+        if self.pooled:
+            parts = tuple(Text(" ") if kind == "causal" and isinstance(p, Boundary) else p for p in parts)
+        elif kind == "causal":
             if why := causal_obstacle(self.template):
                 raise ConfigError(
                     f"{where}: a causal model cannot use {pattern.template!r}: {why}; take another pattern"
@@ -136,7 +139,9 @@ class Encoder:
             kinds += [types[2] if in_b else types[0]] * len(tokens)
         ids += suffix
         kinds += [types[2] if in_b else types[0]] * len(suffix)
-        if self.kind == "causal":
+        if self.pooled and self.kind == "masked":
+            read = [0]
+        elif self.kind == "causal":
             if not ids:
                 raise DataError(f"row {row.id!r}: pattern {self.pattern.id} renders no text, so nothing can be read")
             read = [len(ids) - 1]

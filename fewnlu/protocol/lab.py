@@ -52,7 +52,7 @@ class Lab:
         rowset = self.setup.data.labeled if which == "labeled" else self.setup.data.test
         if rowset is None:
             return None
-        pattern = self.setup.task.pattern(h["pattern"])
+        pattern = self.setup.pattern(h)
         key = (which, pattern.id)
         if key not in self._tables:
             backbone, task = self.backbone, self.setup.task

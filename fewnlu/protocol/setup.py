@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError, choices
-from fewnlu.protocol.grid import kind_of, resolve_hp
+from fewnlu.protocol.grid import LOOK_KEYS, kind_of, resolve_hp
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
 from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
 from fewnlu.tasks import sources
-from fewnlu.tasks.task import Row, Task, task_from_config
+from fewnlu.tasks.task import Pattern, Row, Task, task_from_config
 
 PARADIGMS = {"single": "single"}  # name -> module of fewnlu.paradigms with a class `Paradigm`
 # Lightning flags that say where and how a training runs, not what it computes (beyond float noise).
@@ -61,6 +61,13 @@ class Setup:
     @property
     def seeds(self) -> dict[str, int]:
         return dict(self.cfg["seed"])
+
+    def pattern(self, h: dict[str, Any]) -> Pattern:
+        """What rows are read through: the pattern that h names, or the plain input of a classifier."""
+        if self.cfg["method"]["input"] == "cls":
+            assert self.task.cls is not None  # read_setup has checked
+            return self.task.cls
+        return self.task.pattern(h["pattern"])
 
     def run_seed(self, k: int, rep: int) -> int:
         """Training seed of run (k, rep), derived from `seed.train`; the same for all h and methods."""
@@ -168,11 +175,20 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             raise ConfigError(
                 f"model_args.{key}={args[key]!r} is read by model={needs} only; this is model={cfg['model']['name']}"
             )
+    if cfg["method"]["input"] == "cls" and task.cls is None:
+        raise ConfigError(
+            f"method={cfg['method']['name']}: task {task.name} has no plain input; add a template without mask as task.cls"
+        )
     strategy = build_strategy(cfg["split"])
     share = cfg["runtime"]["share"] or [{}]
     reads = cfg["method"]["reads"]
     hs = []
     for values in share:
+        if not isinstance(values, dict) or set(values) - set(LOOK_KEYS):
+            raise ConfigError(
+                f"runtime.share={share!r}: expected a list of mappings with only {' and '.join(LOOK_KEYS)}, "
+                "the values that can share one training; the sweeper sets this key"
+            )
         h = resolve_hp(cfg, {**{n: cfg["hp"][n] for n in reads}, **values})
         if h not in hs:
             hs.append(h)
@@ -188,6 +204,11 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     paradigm = importlib.import_module(f"fewnlu.paradigms.{PARADIGMS[name]}").Paradigm(dict(cfg["paradigm"]))
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
     rows = data.labeled.rows
+    if strategy.needs_vectors:
+        from fewnlu.splits.vectors import unit_vectors
+
+        texts = [" ".join(r.fields.values()) for r in rows]
+        strategy.vectors = unit_vectors(strategy.encoder, [r.unit for r in rows], texts)
     splits = strategy.splits([r.unit for r in rows], cfg["seed"]["split"], [str(r.label) for r in rows])
     ks = runs_of(cfg["split"], strategy.k)
     return Setup(cfg, task, data, strategy, splits, ks, hs, paradigm)

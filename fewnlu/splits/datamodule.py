@@ -100,7 +100,7 @@ class FewShotData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         # A generator of its own: a loader without one draws from the global state that dropout uses.
         return DataLoader(
-            list(range(len(self.labeled))),
+            list(range(len(self.labeled))),  # type: ignore[arg-type]
             batch_sampler=self.stream,
             collate_fn=self.labeled.batch,
             generator=torch.Generator().manual_seed(0),

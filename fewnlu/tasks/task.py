@@ -28,8 +28,9 @@ KEYS = (
         "select",
         "positive",
     ),
-    *("max_length", "source", "grid", "patterns"),
+    *("max_length", "source", "grid", "patterns", "cls"),
 )
+CLS_ID = -1  # id of the pseudo-pattern that a plain classifier reads
 METRICS = ("accuracy", "macro_f1", "f1_binary", "mcc")
 
 
@@ -88,6 +89,7 @@ class Task:
         select: metrics whose unweighted mean is the one number that selects.
         grid: ids of the patterns that belong to the search space; the others may be chosen explicitly.
         positive: the label that `f1_binary` counts.
+        cls: the input of a plain classifier, a template without mask (`‖` between the two texts); None: CLS can't be run.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Task:
     source: Source
     patterns: Mapping[int, Pattern]
     grid: tuple[int, ...]
+    cls: Pattern | None = None
 
     def pattern(self, pattern_id: int) -> Pattern:
         """The pattern of that id; ConfigError names the ids there are."""
@@ -181,7 +184,18 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
         source=_source(cfg.get("source"), labels),
         patterns=MappingProxyType(patterns),
         grid=tuple(grid),
+        cls=_cls(cfg.get("cls"), fields),
     )
+
+
+def _cls(cfg: Any, fields: Mapping[str, str]) -> Pattern | None:
+    if cfg is None:
+        return None
+    template = _text(cfg, "task.cls")
+    _check_template(template + " [MASK]", fields, "task.cls")
+    if "[MASK" in template:
+        raise ConfigError(f"task.cls: {template!r} has a mask; a classifier reads the plain input, take the mask out")
+    return Pattern(CLS_ID, template, MappingProxyType({}))
 
 
 def _label(cfg: Any, labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
