@@ -91,6 +91,15 @@ SECTIONS: dict[str, type] = {
 }
 # Sections whose keys are those of the chosen YAML file (or of a validator of their own).
 GROUPS = ("task", "model", "method", "split", "paradigm", "trainer", "logger")
+# Keys of a group's file that make it what it is: another value is another file.
+FIXED = {
+    "model": ("name", "source", "kind"),
+    "method": ("name", "reads"),
+    "split": ("name",),
+    "paradigm": ("name",),
+    "logger": ("name",),
+}
+INSTEAD = {"model.kind": "model_args.kind=masked|causal"}
 FREE = {"task", "trainer"}  # task: tasks.task_from_config; trainer: the flags of lightning's Trainer
 HP_NAMES = tuple(f.name for f in dataclasses.fields(Hp))
 # Arguments of pytorch_lightning.Trainer (a test compares them with its signature; importing it takes seconds).
@@ -179,6 +188,9 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
     for name in GROUPS:
         if name not in FREE:
             _check_keys(name, cfg.get(name) or {}, base.get(name) or {}, shown)
+            _check_fixed(name, cfg.get(name) or {}, base.get(name) or {}, shown)
+    _check_space((cfg.get("search") or {}).get("space") or {}, shown)
+    _check_logger(cfg.get("logger") or {}, shown)
     _check_trainer(cfg.get("trainer") or {}, shown)
     _check_sweep_name(cfg.get("sweep"), shown)
 
@@ -239,6 +251,35 @@ def _check_keys(path: str, values: dict[str, Any], base: dict[str, Any], shown: 
             raise ConfigError(f"unknown key '{path}.{key}': {choices(key, base)}.{shown}")
         if isinstance(value, dict) and isinstance(base[key], dict):
             _check_keys(f"{path}.{key}", value, base[key], shown)
+
+
+def _check_fixed(name: str, values: dict[str, Any], base: dict[str, Any], shown: str) -> None:
+    for key in FIXED.get(name, ()):
+        if values.get(key) != base.get(key):
+            instead = INSTEAD.get(f"{name}.{key}", f"{'+' if name == 'method' else ''}{name}=NAME")
+            raise ConfigError(f"{name}.{key}={values.get(key)!r}: this key belongs to its file; use {instead}.{shown}")
+
+
+def _check_space(space: dict[str, Any], shown: str) -> None:
+    for name, values in space.items():
+        if name == "pattern":
+            raise ConfigError(f"search.space.pattern: choose patterns by search.patterns or hp.pattern.{shown}")
+        if values == []:
+            raise ConfigError(f"search.space.{name}=[]: no value to try; leave the key out or list some.{shown}")
+        for value in values if isinstance(values, list) else [values]:
+            try:
+                canonical_hp({name: value})
+            except ConfigError as err:
+                raise ConfigError(str(err).replace(f"hp.{name}", f"search.space.{name}")) from None
+
+
+def _check_logger(conf: dict[str, Any], shown: str) -> None:
+    if conf.get("name") != "wandb":
+        return
+    check_value("logger.mode", conf.get("mode"), Literal["auto", "online", "offline"], None, shown)
+    check_value("logger.init_timeout", conf.get("init_timeout"), float, (0, math.inf, True), shown)
+    check_value("logger.project", conf.get("project"), str, None, shown)
+    check_value("logger.entity", conf.get("entity"), str | None, None, shown)
 
 
 def _check_trainer(flags: dict[str, Any], shown: str) -> None:

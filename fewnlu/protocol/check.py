@@ -59,7 +59,13 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
     composed = compose(loader, first)
     sweeper = composed.hydra.sweeper
     if sweeper.get("_target_") != OURS:
+        # How another sweeper combines its values is its own affair; each value must be one that can be run.
         read_setup(composed.cfg)
+        for i, ov in enumerate(parse(loader, overrides)):
+            if ov.is_sweep_override() and ov.is_discrete_sweep():
+                for text in ov.sweep_string_iterator():
+                    one = f"{ov.get_key_element()}={text}"
+                    read_setup(compose(loader, [*first[:i], one, *first[i + 1 :]]).cfg)
         return None
     params = {k: str(v) for k, v in (sweeper.get("params") or {}).items()}
     plan = expand(loader, overrides, params)

@@ -15,6 +15,7 @@ from fewnlu import config as schema
 from fewnlu.errors import ConfigError, choices
 
 CONFIG_NAME = "train"
+IN_DEFAULTS = ("task", "model", "split", "paradigm", "search", "trainer", "logger")  # chosen without a plus
 
 
 @dataclass
@@ -76,6 +77,8 @@ def compose(loader: Any, overrides: list[str], *, config_name: str = CONFIG_NAME
     for ov in parsed:
         if _own(ov) and not options(loader, ov.key_or_group):
             _check_key(base, ov)
+        elif ov.key_or_group.startswith("hydra."):
+            _check_hydra_key(base, ov)
     full = _load(loader, overrides, config_name)
     cfg = _plain(full)
     schema.check(cfg, plain_base)
@@ -89,13 +92,17 @@ def _own(ov: Any) -> bool:
 
 def _check_choice(loader: Any, ov: Any) -> None:
     known = options(loader, ov.key_or_group)
+    if ov.is_delete():
+        raise ConfigError(f"{ov.input_line}: a group can't be removed; {choices('', known)}")
     value = ov.value()
     values = value if isinstance(value, list) else [value]
     for one in values:
-        if one is not None and str(one) not in known and not ov.is_delete():
+        if one is not None and str(one) not in known:
             raise ConfigError(f"{ov.key_or_group}={one}: no such {ov.key_or_group}; {choices(one, known)}")
     if ov.key_or_group == "method" and not ov.is_add() and not ov.is_force_add():
         raise ConfigError(f"method={value}: the method is not in the defaults list; write +method={value}")
+    if ov.is_add() and ov.key_or_group in IN_DEFAULTS:
+        raise ConfigError(f"{ov.input_line}: {ov.key_or_group} is in the defaults list; write it without the plus")
 
 
 def _check_key(base: DictConfig, ov: Any) -> None:
@@ -103,6 +110,10 @@ def _check_key(base: DictConfig, ov: Any) -> None:
     if ov.is_delete():
         raise ConfigError(f"~{key}: keys can't be removed; set a value, for example {key}=null")
     parts = key.split(".")
+    if key in schema.SECTIONS and isinstance(ov.value(), dict):
+        raise ConfigError(f"{ov.input_line}: set the keys one by one, as in {key}.NAME=VALUE")
+    if parts[0] in schema.FREE and len(parts) > 1 and not (ov.is_add() or ov.is_force_add()):
+        _check_free(base, parts, ov)
     node: Any = base
     for i, part in enumerate(parts):
         known = [str(k) for k in node] if OmegaConf.is_dict(node) else []
@@ -119,12 +130,37 @@ def _check_key(base: DictConfig, ov: Any) -> None:
             return
 
 
+def _check_free(base: DictConfig, parts: list[str], ov: Any) -> None:
+    # Without a plus Hydra refuses a key that the file lacks, but in words that name no alternatives.
+    here = [str(k) for k in base[parts[0]]]
+    if parts[1] not in here:
+        known = [*here, *sorted(schema.TRAINER_FLAGS - set(schema.RESERVED_FLAGS) - set(here))]
+        raise ConfigError(
+            f"unknown key '{parts[0]}.{parts[1]}' in '{ov.input_line}': "
+            f"{choices(parts[1], known if parts[0] == 'trainer' else here)}; "
+            f"a key that the file does not have is added with ++{ov.input_line}"
+        )
+
+
+def _check_hydra_key(base: DictConfig, ov: Any) -> None:
+    """Refuse keys added to hydra's own section that nobody reads; free mappings and lists are left to Hydra."""
+    node: Any = base
+    for part in ov.key_or_group.split("."):
+        if OmegaConf.is_dict(node) and OmegaConf.get_type(node) is not dict and part not in node:
+            raise ConfigError(f"unknown key '{part}' in '{ov.input_line}': {choices(part, [str(k) for k in node])}")
+        node = node._get_node(part) if OmegaConf.is_dict(node) and part in node else None
+        if node is None or not OmegaConf.is_dict(node) or node._is_none():
+            return
+
+
 def _load(loader: Any, overrides: list[str], config_name: str) -> DictConfig:
     from hydra.errors import HydraException
     from hydra.types import RunMode
 
     try:
         return loader.load_configuration(config_name=config_name, overrides=list(overrides), run_mode=RunMode.RUN)
+    except AssertionError as err:  # omegaconf, for a key below an unset mapping
+        raise ConfigError(f"{' '.join(overrides)}: {err}; give the whole mapping, as in KEY={{NAME: VALUE}}") from None
     except (HydraException, OmegaConfBaseException) as err:
         cause = f" {err.__cause__}" if err.__cause__ and str(err.__cause__) not in str(err) else ""
         lines = [line.strip() for line in f"{err}{cause}".splitlines() if line.strip()]

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fewnlu.config import HP_NAMES, canonical_hp
-from fewnlu.errors import ConfigError
+from fewnlu.errors import ConfigError, choices
 from fewnlu.protocol.compose import Composed, compose, options, parse
+from fewnlu.splits.strategy import build_strategy, runs_of
 
 LOOK_KEYS = ("eval_ratio", "patience")  # they decide when dev is looked at, never what an update does
 
@@ -79,8 +80,10 @@ def expand(loader: Any, overrides: list[str], params: dict[str, str] | None = No
             )
         if ov.key_or_group.startswith("hp.") and not ov.is_delete():
             if name not in HP_NAMES:
-                compose(loader, [ov.input_line] if not ov.is_sweep_override() else [f"{ov.key_or_group}=null"])
+                raise ConfigError(f"unknown key 'hp.{name}' in '{ov.input_line}': {choices(name, HP_NAMES)}")
             given[name] = list(ov.sweep_iterator()) if ov.is_sweep_override() else [ov.value()]
+        elif ov.is_sweep_override() and ov.key_or_group == "sweep":
+            raise ConfigError(f"{ov.input_line}: a sweep has one folder; start one command per name")
         elif ov.is_sweep_override():
             key = ov.get_key_element()
             outer.append([f"{key}={text}" for text in ov.sweep_string_iterator()])
@@ -205,8 +208,7 @@ def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[
     for h in points(cfg, given):
         rest = {k: v for k, v in h.items() if not (shares and k in LOOK_KEYS)}
         together.setdefault(json.dumps(rest), []).append(h)
-    run = cfg["split"].get("run")
-    k = len(run) if isinstance(run, list) else 1 if isinstance(run, int) else int(cfg["split"].get("k", 1))
+    k = len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))
     for hs in together.values():
         job = [*overrides, *(f"hp.{name}={_text(value)}" for name, value in hs[0].items())]
         if len(hs) > 1:

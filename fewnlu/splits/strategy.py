@@ -116,9 +116,11 @@ def runs_of(conf: dict[str, Any], k: int) -> list[int]:
         ConfigError: an index outside 0 .. K-1.
     """
     run = conf.get("run")
-    wanted = list(range(k)) if run is None else [run] if isinstance(run, int) else list(run)
+    wanted = list(range(k)) if run is None else run if isinstance(run, list) else [run]
+    if not wanted:
+        raise ConfigError("split.run=[]: no split would be run; list some of 0 to " + f"{k - 1}, or null for all")
     for one in wanted:
-        if not isinstance(one, int) or not 0 <= one < k:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < k:
             raise ConfigError(
                 f"split.run={run!r}: split {one!r} does not exist; with split.k={k} they are 0 to {k - 1}"
             )
