@@ -15,7 +15,16 @@ from typing import Any
 from fewnlu.errors import ConfigError, choices
 
 # name -> module of this package with a class `Strategy`
-MODULES = {"multisplit": "multisplit", "cv": "crossval", "mdl": "mdl", "single": "holdout", "fixed": "fixed"}
+MODULES = {
+    "multisplit": "multisplit",
+    "cv": "crossval",
+    "mdl": "mdl",
+    "single": "holdout",
+    "fixed": "fixed",
+    "bagging": "bagging",
+    "rand": "random_sampling",
+    "mi": "model_informed",
+}
 
 
 @dataclass(frozen=True)
@@ -32,11 +41,16 @@ class SplitStrategy:
     Attributes:
         nested: the first K of K + n splits are the K splits, so that K is a view and not part of a run's identity.
         has_dev: False where all rows train and nothing is selected.
+        needs_vectors: splits depend on the texts: whoever reads the rows sets `vectors`, one per unit (see
+            `splits.vectors.unit_vectors`, with `encoder`), before units are split.
     """
 
     name: str
     nested: bool = False
     has_dev: bool = True
+    needs_vectors: bool = False
+    encoder: str = ""
+    vectors: Any = None
 
     def __init__(self, *, k: int = 1) -> None:
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
