@@ -1,4 +1,4 @@
-"""Check a whole command before anything is written: every choice composed, every task's rows read, every split drawn."""
+"""Check a whole command before anything is written: each choice composed, each task's rows read, each split drawn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fewnlu.config import conf_dir
 from fewnlu.errors import ConfigError
 from fewnlu.protocol.compose import CONFIG_NAME, compose, parse
 from fewnlu.protocol.grid import expand, points
+from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.setup import read_setup
 
 OURS = "hydra_plugins.fewnlu_sweeper.FewnluSweeper"
@@ -64,8 +65,8 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
         for i, ov in enumerate(parse(loader, overrides)):
             if ov.is_sweep_override() and ov.is_discrete_sweep():
                 for text in ov.sweep_string_iterator():
-                    one = f"{ov.get_key_element()}={text}"
-                    read_setup(compose(loader, [*first[:i], one, *first[i + 1 :]]).cfg)
+                    value = f"{ov.get_key_element()}={text}"
+                    read_setup(compose(loader, [*first[:i], value, *first[i + 1 :]]).cfg)
         return None
     params = {k: str(v) for k, v in (sweeper.get("params") or {}).items()}
     plan = expand(loader, overrides, params)
@@ -83,11 +84,7 @@ def _first(ov: Any) -> str:
 
 
 def _study_name(cfg: dict[str, Any]) -> str:
-    from fewnlu.backbones.weights import fingerprint
-
-    setup = read_setup(cfg)
-    args = cfg["model_args"]
-    return setup.study(fingerprint(cfg["model"]["source"], args["name"], args["path"], args["revision"]))[1]
+    return read_setup(cfg).study(weights_sha(cfg))[1]
 
 
 __all__ = ["CONFIG_NAME", "check_command", "config_loader"]

@@ -1,7 +1,7 @@
 """From the command line of a sweep to its exact list of jobs.
 
-H depends on what is compared (RTE has six patterns, CLS none), so the choices are expanded first, each is composed once,
-and its own H is taken: the search space, the task's patterns, and of both only the hp keys that the method reads.
+H depends on what is compared (RTE has six patterns, CLS none), so the choices are expanded first, each is composed
+once, and its own H is taken: the search space, the task's patterns, and of both only the hp keys that the method reads.
 Values of h that only change when dev is looked at share one training, hence one job. No torch here.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from fewnlu.config import HP_NAMES, canonical_hp
 from fewnlu.errors import ConfigError, choices
 from fewnlu.protocol.compose import Composed, compose, options, parse
+from fewnlu.protocol.model import kind_of
 from fewnlu.splits.strategy import build_strategy, runs_of
 
 LOOK_KEYS = ("eval_ratio", "patience")  # they decide when dev is looked at, never what an update does
@@ -106,7 +107,8 @@ def points(cfg: dict[str, Any], given: dict[str, list[Any]] | None = None) -> li
     """
     given = given or {}
     reads = list(cfg["method"]["reads"])
-    space = cfg["search"].get("space") or {}
+    own = (cfg["search"].get("methods") or {}).get(cfg["method"]["name"]) or {}
+    space = {**(cfg["search"].get("space") or {}), **own}
     for name in space:
         if name not in HP_NAMES:
             canonical_hp({name: space[name]})
@@ -149,8 +151,8 @@ def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
             )
         elif not _readable(task, h["pattern"], kind_of(cfg)):
             raise ConfigError(
-                f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a causal "
-                f"model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model"
+                f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a "
+                f"causal model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model"
             )
     return h
 
@@ -175,17 +177,6 @@ def _readable(task: Any, pattern: int, kind: str) -> bool:
     from fewnlu.prompts.template import usable_by_causal
 
     return kind != "causal" or bool(usable_by_causal(parse_template(task.patterns[pattern].template)))
-
-
-def kind_of(cfg: dict[str, Any]) -> str:
-    """``masked`` or ``causal``: as configured, else read from the model's config.json (no torch)."""
-    kind = cfg["model_args"].get("kind") or cfg["model"].get("kind")
-    if kind:
-        return str(kind)
-    from fewnlu.backbones.kind import model_kind, read_config
-
-    args = cfg["model_args"]
-    return model_kind(read_config(cfg["model"]["source"], args["name"], args["path"], args["revision"]))
 
 
 def _patterns(cfg: dict[str, Any]) -> list[Any]:

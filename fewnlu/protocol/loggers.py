@@ -86,8 +86,9 @@ def _start_wandb(
         "study": study[0],
         "run_seed": setup.run_seed(k, rep),
     }
-    make = (
-        lambda how: wandb.init(  # noqa: E731
+
+    def make(how: Any) -> Any:
+        return wandb.init(
             project=conf["project"],
             entity=conf["entity"],
             id=setup.key(study[0], h, k, rep),
@@ -101,7 +102,7 @@ def _start_wandb(
             resume="allow" if how == "online" else None,
             reinit="finish_previous",
         )
-    )
+
     try:
         return make(mode)
     except Exception as err:

@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str | None:
-    """Commit of the checkout that fewnlu runs from, with ``+`` when files are changed; None for an installed package."""
+    """Commit of the checkout that fewnlu runs from, with ``+`` for changed files; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
