@@ -79,6 +79,7 @@ class Runtime:
 class Search:
     patterns: int | None = field(default=None, metadata=_range(0))
     space: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
 
 
 SECTIONS: dict[str, type] = {

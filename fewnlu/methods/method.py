@@ -85,7 +85,7 @@ class FewShotMethod(pl.LightningModule):
 
 
 def lr_factor(update: int, total: int, warmup_ratio: float) -> float:
-    """Share of the peak learning rate at an update (0-based): up over int(total·warmup_ratio) updates, then down to 0."""
+    """Share of the peak learning rate at an update (0-based): first up, then down to 0 (spec 3.0)."""
     warm = int(total * warmup_ratio + 1e-9)
     if update < warm:
         return update / max(1, warm)

@@ -17,6 +17,7 @@ from fewnlu.methods.fit import Fitted, fit
 from fewnlu.methods.method import Context, method_class
 from fewnlu.prompts.encoding import shared
 from fewnlu.protocol.loggers import run_loggers
+from fewnlu.protocol.model import frozen_layers, where
 from fewnlu.protocol.setup import Setup
 from fewnlu.splits.datamodule import Table
 from fewnlu.splits.prefix import prefix_of
@@ -34,16 +35,12 @@ class Lab:
 
     def __init__(self, setup: Setup, study: tuple[str, str], folder_of: Any) -> None:
         cfg = setup.cfg
-        args = cfg["model_args"]
         self.setup, self.study, self.folder_of = setup, study, folder_of
         self.backbone = load_backbone(
-            cfg["model"]["source"],
-            args["name"],
-            args["path"],
-            args["revision"],
-            freeze_layers=setup.frozen_layers(),
-            dtype=args["dtype"],
-            kind=args["kind"] or cfg["model"].get("kind"),
+            *where(cfg),
+            freeze_layers=frozen_layers(cfg),
+            dtype=cfg["model_args"]["dtype"],
+            kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
         )
         self._tables: dict[Any, Table] = {}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError, choices
-from fewnlu.protocol.grid import LOOK_KEYS, kind_of, resolve_hp
+from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp
+from fewnlu.protocol.model import frozen_layers, kind_of, model_name, where
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
 from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
 from fewnlu.tasks import sources
@@ -73,10 +74,6 @@ class Setup:
         """Training seed of run (k, rep), derived from `seed.train`; the same for all h and methods."""
         return int(digest({"train": self.cfg["seed"]["train"], "k": k, "rep": rep}, 8), 16)
 
-    def frozen_layers(self) -> int:
-        own = self.cfg["model_args"]["freeze_layers"]
-        return int(self.cfg["model"].get("freeze_layers") or 0) if own is None else int(own)
-
     def study_config(self) -> dict[str, Any]:
         """Everything of the resolved config that is compared: no hp, seeds, K, paths, nor how it is run."""
         cfg, args = self.cfg, self.cfg["model_args"]
@@ -88,9 +85,9 @@ class Setup:
                 "name": model_name(cfg),
                 "source": cfg["model"]["source"],
                 "kind": kind_of(cfg),
-                "revision": args["revision"],
+                "revision": where(cfg)[3],
                 "dtype": args["dtype"],
-                "freeze_layers": self.frozen_layers(),
+                "freeze_layers": frozen_layers(cfg),
             },
             "method": {k: v for k, v in cfg["method"].items() if k != "reads"},
             "split": options,
@@ -150,16 +147,6 @@ def ids_hash(ids: Sequence[str]) -> str:
     return digest(list(ids))
 
 
-def model_name(cfg: dict[str, Any]) -> str:
-    """The name a model goes by in folders and tables."""
-    args = cfg["model_args"]
-    if cfg["model"]["source"] == "hub":
-        return str(args["name"])
-    if cfg["model"]["source"] == "local":
-        return Path(str(args["path"])).name
-    return str(cfg["model"]["name"])
-
-
 def read_setup(cfg: dict[str, Any]) -> Setup:
     """Read a composed config into its parts.
 
@@ -167,17 +154,11 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
         ConfigError, DataError: whatever keeps this trial from being run; no model has been read by then.
     """
     task = task_from_config(cfg["task"])
-    args, source = cfg["model_args"], cfg["model"]["source"]
-    for needs, key in (("hub", "name"), ("local", "path")):
-        if source == needs and not args[key]:
-            raise ConfigError(f"model={needs} needs model_args.{key}=…")
-        if source != needs and args[key]:
-            raise ConfigError(
-                f"model_args.{key}={args[key]!r} is read by model={needs} only; this is model={cfg['model']['name']}"
-            )
+    where(cfg)
     if cfg["method"]["input"] == "cls" and task.cls is None:
         raise ConfigError(
-            f"method={cfg['method']['name']}: task {task.name} has no plain input; add a template without mask as task.cls"
+            f"method={cfg['method']['name']}: task {task.name} has no plain input; "
+            "add a template without mask as task.cls"
         )
     strategy = build_strategy(cfg["split"])
     share = cfg["runtime"]["share"] or [{}]

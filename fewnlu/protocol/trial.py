@@ -14,6 +14,7 @@ from typing import Any
 from fewnlu.errors import FewnluError
 from fewnlu.progress import training_done
 from fewnlu.protocol import machine
+from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.records import (
     NUMERICS,
     Predictions,
@@ -38,12 +39,8 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
         dev mean over the K runs of the first h; NaN where a run failed or there is no dev set. A run that fails is
         recorded and costs the others nothing.
     """
-    from fewnlu.backbones.weights import fingerprint
-
     setup = read_setup(cfg)
-    args = cfg["model_args"]
-    sha = fingerprint(cfg["model"]["source"], args["name"], args["path"], args["revision"])
-    study = setup.study(sha)
+    study = setup.study(weights_sha(cfg))
 
     def folder_of(h: dict[str, Any], k: int, rep: int) -> Path:
         return setup.folder(sweep, study, h, k, rep)

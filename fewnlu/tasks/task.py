@@ -89,7 +89,7 @@ class Task:
         select: metrics whose unweighted mean is the one number that selects.
         grid: ids of the patterns that belong to the search space; the others may be chosen explicitly.
         positive: the label that `f1_binary` counts.
-        cls: the input of a plain classifier, a template without mask (`‖` between the two texts); None: CLS can't be run.
+        cls: what a plain classifier reads, a template without mask (`‖` between two texts); None: method=cls can't run.
     """
 
     name: str
