@@ -42,9 +42,22 @@ def run_key(study: str, h: dict[str, Any], k: int, rep: int, rows: dict[str, str
     return digest({"study": study, "h": h, "k": k, "rep": rep, "rows": rows, "seeds": seeds, "numerics": NUMERICS}, 16)
 
 
+SHORT = {
+    "pattern": "p",
+    "lr": "lr",
+    "max_steps": "T",
+    "eval_ratio": "e",
+    "batch_size": "b",
+    "warmup_ratio": "w",
+    "weight_decay": "wd",
+    "patience": "pat",
+}
+
+
 def h_name(h: dict[str, Any]) -> str:
-    """A folder name that shows h: ``pattern=0,lr=5e-05,…``."""
-    return ",".join(f"{name}={_short(h[name])}" for name in sorted(h))
+    """A folder name that shows h: ``p0-lr5e-05-T30-e0.2-b8-…``; the run's key, not this name, is its identity."""
+    ordered = [n for n in SHORT if n in h] + sorted(n for n in h if n not in SHORT)
+    return "-".join(f"{SHORT.get(n, n)}{_short(h[n])}" for n in ordered)
 
 
 def _short(value: Any) -> str:
