@@ -1,0 +1,84 @@
+"""Runs on tiny models, in this process: configs composed as on the command line, and the records they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fewnlu.protocol.check import config_loader
+from fewnlu.protocol.compose import compose
+from fewnlu.protocol.trial import run_trial
+
+ROOT = Path(__file__).parents[1]
+# One run of this takes about half a second.
+SMALL = ("data.n_labeled=16", "data.limit_test=12", "hp.max_steps=4", "hp.eval_ratio=0.5", "split.k=2", "logger=none")
+_LOADERS: dict[str | None, Any] = {}
+
+
+def loader(config_dir: Path | None = None) -> Any:
+    """Hydra's config loader, made once per folder."""
+    key = str(config_dir) if config_dir else None
+    if key not in _LOADERS:
+        _LOADERS[key] = config_loader(key)
+    return _LOADERS[key]
+
+
+def config(*overrides: str, config_dir: Path | None = None) -> dict[str, Any]:
+    """A composed and checked config as plain values."""
+    return compose(loader(config_dir), list(overrides)).cfg
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """All results below a folder, ordered by (study, h, k, rep)."""
+    found = [json.loads(path.read_bytes()) for path in folder.rglob("result.json")]
+    return sorted(found, key=lambda r: (r["study_name"], json.dumps(r["h"], sort_keys=True), r["k"], r["rep"]))
+
+
+def failures(folder: Path) -> list[dict[str, Any]]:
+    """All failures below a folder."""
+    return [json.loads(path.read_bytes()) for path in sorted(folder.rglob("failure.json"))]
+
+
+def result_bytes(folder: Path) -> dict[str, bytes]:
+    """Path below the folder -> bytes of result.json."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("result.json"))}
+
+
+class Workplace:
+    """A folder of its own and a tiny model: `run` for trials, `main` for commands in this process, `python` for others.
+
+    Attributes:
+        folder: working directory.
+        model: overrides that choose the tiny model.
+    """
+
+    def __init__(self, folder: Path, models: Any) -> None:
+        self.folder, self.models = folder, models
+
+    def base(self, family: str = "bert") -> list[str]:
+        """Overrides of a small PET run on a tiny model."""
+        return ["+method=pet", "model=local", f"model_args.path={self.models(family)}", *SMALL]
+
+    def config(self, *overrides: str, family: str = "bert") -> dict[str, Any]:
+        return config(*self.base(family), *overrides)
+
+    def run(self, *overrides: str, family: str = "bert", sweep: str = "s") -> list[dict[str, Any]]:
+        """Run one trial and return the results in the sweep's folder."""
+        run_trial(self.config(*overrides, family=family), self.folder / sweep, threads=1)
+        return results(self.folder / sweep)
+
+    def python(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """`python ARGS` in a process of its own."""
+        return subprocess.run(
+            [sys.executable, *args],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
