@@ -1,7 +1,9 @@
 """Metrics as pure functions over a whole set of rows; a mean over batches would move with the batch size.
 
-All are read off one confusion matrix. Macro-F1 averages over the classes seen in gold or prediction (the rule
-of scikit-learn and of the released toolkit; spec, section 4.4), the same for dev, test and report.
+Those of classes are read off one confusion matrix; `em` asks for groups of rows that are right as a whole, and the
+`answer_` metrics compare the texts of candidates that each row brings itself. Macro-F1 averages over the classes seen
+in gold or prediction (the rule of scikit-learn and of the released toolkit; spec, section 4.4), the same for dev, test
+and report.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fewnlu.errors import ConfigError, DataError, choices
-from fewnlu.tasks.task import METRICS, Task
+from fewnlu.tasks.answers import exact_match, token_f1
+from fewnlu.tasks.task import METRICS, Row, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,8 +59,8 @@ def compute(
     Args:
         scores: [rows, classes], or class ids [rows].
         gold: class ids [rows], indices into `labels`.
-        meta: of each row, for metrics over groups (none yet).
-        positive: the label that f1_binary counts.
+        meta: of each row: `group` for em; `candidates`, `right` and `answers` where `labels` is empty.
+        positive: the label that f1_binary and f1a count.
 
     Raises:
         DataError: no rows, or scores that are not finite.
@@ -74,12 +77,26 @@ def compute(
         raise ValueError(f"{len(predicted)} predictions for {len(answer)} gold labels")
     if predicted.dtype.kind not in "iu":
         raise DataError(f"predictions are {predicted.dtype}, not class ids; NaN is no class")
+    if not labels:
+        return {name: float(v[0]) for name, v in _of_candidates(names, predicted[None], meta).items()}
     n = len(labels)
     for what, ids in (("prediction", predicted), ("gold label", answer)):
         if ids.min() < 0 or ids.max() >= n:
             raise DataError(f"{what} {int(ids.min() if ids.min() < 0 else ids.max())} is no class of {list(labels)}")
     confusion = np.bincount(answer * n + predicted, minlength=n * n).reshape(1, n, n)
-    return {name: float(_metric(name, confusion, labels, positive)[0]) for name in names}
+    found = {}
+    for name in names:
+        if name == "em":
+            found[name] = float(_groups_right((predicted == answer)[None], meta)[0])
+        else:
+            found[name] = float(_metric(name, confusion, labels, positive)[0])
+    return found
+
+
+def score_rows(task: Task, scores: ArrayLike, rows: Sequence[Row]) -> dict[str, float]:
+    """The task's metrics of scores [rows, columns]."""
+    gold = [task.gold(row) for row in rows]
+    return compute(task.metrics, scores, gold, task.labels, [row.meta for row in rows], task.positive)
 
 
 def select_score(task: Task, metrics: Mapping[str, float]) -> float:
@@ -90,27 +107,82 @@ def select_score(task: Task, metrics: Mapping[str, float]) -> float:
     return sum(metrics[name] for name in task.select) / len(task.select)
 
 
-def controls(task: Task, gold: Sequence[int], seed: int = 0) -> dict[str, dict[str, float]]:
+def controls(
+    task: Task, gold: Sequence[int], seed: int = 0, meta: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, dict[str, float]]:
     """What needs no model: `majority` (the most frequent gold class, the first on ties) and `chance`.
 
-    Chance is a uniform guess: exact for accuracy, otherwise the mean of 1,000 seeded draws.
+    Chance is a uniform guess: exact for the accuracy of fixed labels, otherwise the mean of 1,000 seeded draws. Rows
+    with candidates of their own have no majority class; there `majority` is the first candidate of each row.
     """
     import numpy as np
 
     answer = np.asarray(gold, dtype=np.int64)
+    rng = np.random.default_rng(seed)
+    if not task.labels:
+        sizes = np.array([len(one["candidates"]) for one in meta or ()])
+        guesses = rng.integers(0, sizes, size=(CHANCE_DRAWS, len(answer)))
+        drawn = _of_candidates(task.metrics, guesses, meta)
+        first = _of_candidates(task.metrics, np.zeros((1, len(answer)), dtype=np.int64), meta)
+        return {
+            "majority": {name: float(v[0]) for name, v in first.items()},
+            "chance": {name: float(v.mean()) for name, v in drawn.items()},
+        }
     n = len(task.labels)
     majority = np.full_like(answer, np.bincount(answer, minlength=n).argmax())
-    draws = np.random.default_rng(seed).integers(0, n, size=(CHANCE_DRAWS, len(answer)))
+    draws = rng.integers(0, n, size=(CHANCE_DRAWS, len(answer)))
     cells = np.arange(CHANCE_DRAWS)[:, None] * n * n + answer * n + draws
     confusion = np.bincount(cells.ravel(), minlength=CHANCE_DRAWS * n * n).reshape(-1, n, n)
-    chance = {
-        name: 1 / n if name == "accuracy" else float(_metric(name, confusion, task.labels, task.positive).mean())
-        for name in task.metrics
-    }
+    chance = {}
+    for name in task.metrics:
+        if name == "accuracy":
+            chance[name] = 1 / n
+        elif name == "em":
+            chance[name] = float(_groups_right(draws == answer, meta).mean())
+        else:
+            chance[name] = float(_metric(name, confusion, task.labels, task.positive).mean())
     return {
-        "majority": compute(task.metrics, majority, gold, task.labels, positive=task.positive),
+        "majority": compute(task.metrics, majority, gold, task.labels, meta, positive=task.positive),
         "chance": chance,
     }
+
+
+def _groups_right(right: NDArray[np.bool_], meta: Sequence[Mapping[str, Any]] | None) -> NDArray[np.float64]:
+    """Share of the groups whose rows are all right, of draws [draws, rows] -> [draws]."""
+    import numpy as np
+
+    names = [str(one["group"]) for one in meta or ()]
+    if len(names) != right.shape[1]:
+        raise ValueError(f"{len(names)} groups for {right.shape[1]} rows")
+    _, groups = np.unique(names, return_inverse=True)
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    return np.logical_and.reduceat(right[:, order], starts, axis=1).mean(1)
+
+
+def _of_candidates(
+    names: Iterable[str], chosen: NDArray[np.int64], meta: Sequence[Mapping[str, Any]] | None
+) -> dict[str, NDArray[np.float64]]:
+    """Metrics over the rows' own candidates, of choices [draws, rows] -> [draws] each."""
+    import numpy as np
+
+    meta = meta or ()
+    if len(meta) != chosen.shape[1]:
+        raise ValueError(f"candidates of {len(meta)} rows for {chosen.shape[1]} rows")
+    longest = max(len(one["candidates"]) for one in meta)
+    found = {}
+    for name in names:
+        if name not in ("accuracy", "answer_em", "answer_f1"):
+            raise ConfigError(f"unknown metric '{name}' for rows with candidates; {choices(name, METRICS)}")
+        worth = np.zeros((len(meta), longest))
+        for i, one in enumerate(meta):
+            for j, text in enumerate(one["candidates"]):
+                if name == "accuracy":
+                    worth[i, j] = float(j in one["right"])
+                else:
+                    worth[i, j] = (exact_match if name == "answer_em" else token_f1)(text, one["answers"])
+        found[name] = worth[np.arange(len(meta)), chosen].mean(1)
+    return found
 
 
 def _metric(
@@ -124,13 +196,13 @@ def _metric(
     total = confusion.sum((1, 2))
     if name == "accuracy":
         return hits.sum(1) / total
-    if name in ("macro_f1", "f1_binary"):
+    if name in ("macro_f1", "f1_binary", "f1a"):
         seen = of_gold + of_predicted
         f1 = 2 * hits / np.maximum(seen, 1)
         if name == "macro_f1":
             return f1.sum(1) / (seen > 0).sum(1)
         if positive is None or positive not in labels:
-            raise ConfigError(f"task.positive: f1_binary counts one label; {choices(positive, labels)}")
+            raise ConfigError(f"task.positive: {name} counts one label; {choices(positive, labels)}")
         return f1[:, list(labels).index(positive)]
     if name == "mcc":
         both = (of_gold * of_predicted).sum(1)

@@ -1,7 +1,7 @@
 """Checked rows of a task: labels by name, unique ids, expected counts, and nothing shared with test.
 
-`data` is the `data` part of a configuration: ``dir`` (folder or None), ``n_labeled`` (rows to draw,
-None: all), ``limit_test`` (None: all), ``files`` (optional: set -> path, in place of the task's own).
+`data` is the `data` part of a configuration: ``dir`` (folder or None), ``n_labeled`` or ``per_class`` (units to
+draw, None: all), ``limit_test`` (None: all), ``files`` (optional: set -> path, in place of the task's own).
 """
 
 from __future__ import annotations
@@ -12,28 +12,32 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fewnlu.errors import ConfigError, DataError, choices
+from fewnlu.tasks.layouts import LAYOUTS, Rejected
 from fewnlu.tasks.readers import Raw, raw_rows
 from fewnlu.tasks.task import SETS, Row, Task, raw_key
 
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Rows with what a result has to state about them: their origin (never an absolute path) and hash."""
+    """Rows with what a result has to state about them: their origin (never an absolute path), hash, and `notes`
+    (rows that were rejected or removed)."""
 
     rows: tuple[Row, ...]
     origin: str
     sha256: str
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, rows: Iterable[Row], origin: str) -> RowSet:
+    def of(cls, rows: Iterable[Row], origin: str, notes: Iterable[str] = ()) -> RowSet:
         """Rows with their hash."""
         rows = tuple(rows)
-        return cls(rows, origin, content_hash(rows))
+        return cls(rows, origin, content_hash(rows), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class TaskData:
 
 
 def load(task: Task, data: Mapping[str, Any], seed: int = 42) -> TaskData:
-    """Test rows, and `data.n_labeled` rows drawn from the labelled pool less those shared with test.
+    """Test rows, and units drawn from the labelled set (`data.n_labeled`, `data.per_class`) less those in test.
 
     Args:
         seed: `seed.data`, which decides only which rows of a larger pool are labelled.
@@ -54,23 +58,59 @@ def load(task: Task, data: Mapping[str, Any], seed: int = 42) -> TaskData:
     Raises:
         DataError: rows that cannot be used; names file and line.
     """
-    pool = load_rows(task, {**data, "n_labeled": None}, "labeled")
+    pool = load_rows(task, {**data, "n_labeled": None, "per_class": None}, "labeled")
     # Leaks are looked for in the whole test set, so that a limited test set doesn't change the labelled rows.
     whole = load_rows(task, {**data, "limit_test": None}, "test")
     if pool is None:
         raise DataError(f"task '{task.name}' has no labelled rows: set task.source.files.labeled")
     rows, dropped = drop_leaks(pool.rows, whole.rows if whole else ())
-    rows = draw_labeled(rows, data.get("n_labeled"), seed, pool.origin)
-    labeled = RowSet.of(rows, pool.origin)
+    rows = draw_labeled(rows, data.get("n_labeled"), seed, pool.origin, data.get("per_class"))
+    notes = [*pool.notes, *_short_classes(task, rows, data.get("per_class"))]
+    labeled = RowSet.of(rows, pool.origin, notes)
     if whole is None:
         return TaskData(labeled, None, dropped)
-    return TaskData(labeled, RowSet.of(limit(whole.rows, data.get("limit_test")), whole.origin), dropped)
+    test = RowSet.of(limit(whole.rows, data.get("limit_test")), whole.origin, whole.notes)
+    return TaskData(labeled, test, dropped)
+
+
+def load_pool(task: Task, data: Mapping[str, Any], found: TaskData) -> RowSet | None:
+    """The task's unlabelled pool without what is labelled or in test; None where the task has no pool.
+
+    Removed are the units of labelled rows, by id, and every unit with a row whose text is in the labelled or the test
+    set. Test ids are not compared: files number their rows separately (in FewGLUE, pool and training rows share ids).
+    The notes count what was removed.
+    """
+    pool = load_rows(task, data, "unlabeled")
+    if pool is None:
+        return None
+    used = {_plain_id(row.id) for row in found.labeled.rows}
+    texts = {normalised(row) for row in found.labeled.rows}
+    tests = {normalised(row) for row in load_whole_test(task, data)}
+    by_id = {row.unit for row in pool.rows if _plain_id(row.id) in used}
+    by_text = {row.unit for row in pool.rows if normalised(row) in texts} - by_id
+    in_test = {row.unit for row in pool.rows if normalised(row) in tests} - by_id - by_text
+    kept = [row for row in pool.rows if row.unit not in by_id | by_text | in_test]
+    counts = [sum(row.unit in units for row in pool.rows) for units in (by_id, by_text, in_test)]
+    note = (
+        "removed from the pool: {} rows with the id, {} with the text of a labelled row, {} with the text of a test row"
+    )
+    return RowSet.of(kept, pool.origin, [*pool.notes, note.format(*counts)])
+
+
+def load_whole_test(task: Task, data: Mapping[str, Any]) -> tuple[Row, ...]:
+    """All test rows, whatever `data.limit_test`; none where there is no test set."""
+    whole = load_rows(task, {**data, "limit_test": None}, "test")
+    return whole.rows if whole else ()
+
+
+def _plain_id(row_id: str) -> str:
+    return row_id.split("@")[0]  # a pool's second row of one id is called id@line
 
 
 def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -> RowSet | None:
     """One set of a task's rows in source order; None if the task has no such set.
 
-    ``labeled`` honours `data.n_labeled` (drawn by `seed`), ``test`` honours `data.limit_test`.
+    ``labeled`` honours `data.n_labeled` and `data.per_class` (drawn by `seed`), ``test`` honours `data.limit_test`.
 
     Raises:
         DataError: broken or missing rows, unexpected label counts, or a source that cannot be reached.
@@ -81,27 +121,75 @@ def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -
     if found is None:
         return None
     raw, origin, expected = found
-    rows = _rows(task, raw, which)
+    rows, notes = _rows(task, raw, which)
     if not rows:
-        raise DataError(f"{origin}: no rows; expected one JSON object a line")
+        raise DataError(f"{origin}: no rows; expected one JSON object a line, or a CSV or Parquet file with rows")
     _check_counts(task, rows, origin, expected)
     if which == "labeled":
-        rows = draw_labeled(rows, data.get("n_labeled"), seed, origin)
+        rows = draw_labeled(rows, data.get("n_labeled"), seed, origin, data.get("per_class"))
     elif which == "test":
         rows = limit(rows, data.get("limit_test"))
-    return RowSet.of(rows, origin)
+    return RowSet.of(rows, origin, notes)
 
 
-def draw_labeled(rows: Sequence[Row], n: int | None, seed: int, origin: str = "the pool") -> list[Row]:
-    """`n` rows drawn by `seed` and kept in file order; None, or as many as there are, takes all.
+def draw_labeled(
+    rows: Sequence[Row], n: int | None, seed: int, origin: str = "the pool", per_class: int | None = None
+) -> list[Row]:
+    """Whole units drawn by `seed`, their rows kept in file order; None takes all.
 
-    Rows are drawn singly: a unit drawn in part stays in part. DataError when there are fewer than `n`.
+    Args:
+        n: units in all (a unit is a row, or what must not be separated: a MultiRC passage, a COPA row and its copy).
+        per_class: units of each class, or as many as there are. A unit's class is that of its first row.
+
+    Raises:
+        DataError: fewer units than `n`, or `per_class` where units hold rows of several classes.
+        ConfigError: both are set.
     """
-    if n is None or n == len(rows):
+    if n is not None and per_class is not None:
+        raise ConfigError(f"data.n_labeled={n} and data.per_class={per_class} exclude each other; set one to null")
+    units: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        units.setdefault(row.unit, []).append(i)
+    groups = list(units.values())
+    rng = random.Random(seed)
+    if per_class is not None:
+        drawn = _per_class(rows, groups, per_class, rng, origin)
+    elif n is None or n == len(groups):
         return list(rows)
-    if not 0 < n < len(rows):
-        raise DataError(f"data.n_labeled: {n} rows asked for, {origin} has {len(rows)}; lower it or use null for all")
-    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), n))]
+    elif not 0 < n < len(groups):
+        what = "rows" if len(groups) == len(rows) else "units"
+        raise DataError(
+            f"data.n_labeled: {n} {what} asked for, {origin} has {len(groups)}; lower it or use null for all"
+        )
+    else:
+        drawn = rng.sample(range(len(groups)), n)
+    return [rows[i] for i in sorted(i for one in drawn for i in groups[one])]
+
+
+def _per_class(
+    rows: Sequence[Row], groups: Sequence[Sequence[int]], per_class: int, rng: random.Random, origin: str
+) -> list[int]:
+    of_class: dict[str, list[int]] = {}
+    for one, members in enumerate(groups):
+        own = {str(rows[i].label) for i in members if not rows[i].meta.get("copy")}
+        if len(own) > 1:
+            raise DataError(
+                f"data.per_class: unit {rows[members[0]].unit!r} of {origin} holds rows of several classes "
+                f"({', '.join(sorted(own))}); use data.n_labeled, which counts units"
+            )
+        of_class.setdefault(own.pop(), []).append(one)
+    return [
+        one for label in sorted(of_class) for one in rng.sample(of_class[label], min(per_class, len(of_class[label])))
+    ]
+
+
+def _short_classes(task: Task, rows: Sequence[Row], per_class: int | None) -> list[str]:
+    if per_class is None:
+        return []
+    found = Counter(row.label for row in rows if not row.meta.get("copy"))
+    return [
+        f"data.per_class={per_class}, but class {c} has {found[c]} rows" for c in task.labels if found[c] < per_class
+    ]
 
 
 def limit(rows: Sequence[Row], n: int | None) -> list[Row]:
@@ -115,9 +203,10 @@ def limit(rows: Sequence[Row], n: int | None) -> list[Row]:
 
 
 def drop_leaks(labeled: Sequence[Row], test: Iterable[Row]) -> tuple[list[Row], int]:
-    """Labelled rows whose text (see `normalised`) is not in test, and how many were dropped."""
+    """Labelled rows of units without a row whose text (see `normalised`) is in test, and how many were dropped."""
     seen = {normalised(row) for row in test}
-    kept = [row for row in labeled if normalised(row) not in seen]
+    leaked = {row.unit for row in labeled if normalised(row) in seen}
+    kept = [row for row in labeled if row.unit not in leaked]
     return kept, len(labeled) - len(kept)
 
 
@@ -127,29 +216,90 @@ def normalised(row: Row) -> tuple[str, ...]:
 
 
 def content_hash(rows: Iterable[Row]) -> str:
-    """SHA-256 over ids, fields and labels in order; a file's path, key order and white space do not count."""
+    """SHA-256 over ids, fields, labels and the rows' own candidates and answers, in order; a file's path, key order
+    and white space do not count."""
     digest = hashlib.sha256()
     for row in rows:
-        line = json.dumps([row.id, dict(row.fields), row.label], ensure_ascii=False, sort_keys=True)
+        own = [[row.meta["candidates"], row.meta["answers"]]] if "candidates" in row.meta else []
+        line = json.dumps([row.id, dict(row.fields), row.label, *own], ensure_ascii=False, sort_keys=True)
         digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()
 
 
-def _rows(task: Task, raw: Raw, which: str) -> list[Row]:
+def _rows(task: Task, raw: Raw, which: str) -> tuple[list[Row], list[str]]:
+    """Checked rows, and notes on those that had to be rejected."""
     rows: list[Row] = []
     first: dict[str, str] = {}
-    for place, number, item in raw:
-        fields = {name: _field(item, column, place) for name, column in task.fields.items()}
+    rejected: list[str] = []
+    layout = LAYOUTS[task.layout] if task.layout else _as_it_is
+    for place, number, whole in raw:
+        try:
+            items = layout(whole, which, place)
+        except Rejected as why:
+            rejected.append(f"{whole.get('idx', number)}: {why}")
+            continue
+        for item in items:
+            row = _row(task, item, which, place, number, first)
+            first[row.id] = place
+            rows.append(row)
+    notes = []
+    if rejected:
+        more = f" and {len(rejected) - 3} more" if len(rejected) > 3 else ""
+        notes.append(f"{which}: {len(rejected)} rows rejected ({'; '.join(rejected[:3])}{more})")
+    return rows, notes
+
+
+def _as_it_is(item: Mapping[str, Any], which: str, place: str) -> list[Mapping[str, Any]]:
+    return [item]
+
+
+def _row(task: Task, item: Mapping[str, Any], which: str, place: str, number: int, first: Mapping[str, str]) -> Row:
+    fields = {name: _field(item, column, place) for name, column in task.fields.items()}
+    if task.id is not None and "{" in task.id:
+        row_id = _filled(task.id, "task.id", "", fields, item, place)
+    else:
         value = None if task.id is None else _nested(item, task.id)
         row_id = str(number) if value is None else str(value)
-        if row_id in first:
-            if which != "unlabeled":
-                raise DataError(f"{place}: id {row_id!r} is there already ({first[row_id]}); ids must be unique")
-            row_id = f"{row_id}@{number}"  # pools repeat ids (WiC: 1754), and nothing is looked up by them
-        first[row_id] = place
+    if row_id in first:
+        if which != "unlabeled":
+            raise DataError(f"{place}: id {row_id!r} is there already ({first[row_id]}); ids must be unique")
+        row_id = f"{row_id}@{number}"  # pools repeat ids (WiC: 1754), and nothing is looked up by them
+    meta: dict[str, Any] = {}
+    if item.get("copy") not in (None, "", "-true", "-false"):
+        meta["copy"] = True
+    if task.group is not None:
+        meta["group"] = _filled(task.group, "task.group", row_id, fields, item, place)
+    if task.labels:
         label = None if which == "unlabeled" else _label(task, item, place)
-        rows.append(Row(row_id, fields, label, _unit(task, row_id, fields, item, place)))
-    return rows
+    else:
+        label = _own_candidates(item, which, place, meta)
+    return Row(row_id, fields, label, _filled(task.unit, "task.unit", row_id, fields, item, place), meta)
+
+
+def _own_candidates(item: Mapping[str, Any], which: str, place: str, meta: dict[str, Any]) -> str | None:
+    """Fill in `candidates`, `answers` and `right`; the first right candidate is the label."""
+    values: dict[str, tuple[str, ...]] = {}
+    for name in ("candidates", "answers"):
+        value = item.get(name)
+        if isinstance(value, str):
+            value = [value]
+        if name == "answers" and value is None and which == "unlabeled":
+            value = []
+        if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) and v.strip() for v in value):
+            raise DataError(f"{place}: '{name}' is {value!r}, expected a list of texts")
+        values[name] = tuple(value)
+    if len(set(values["candidates"])) < 2 or len(set(values["candidates"])) < len(values["candidates"]):
+        raise DataError(
+            f"{place}: 'candidates' must be two or more different texts, it has {len(values['candidates'])}"
+        )
+    golds = {" ".join(answer.split()).casefold() for answer in values["answers"]}
+    right = tuple(i for i, c in enumerate(values["candidates"]) if " ".join(c.split()).casefold() in golds)
+    meta |= {**values, "right": right if which != "unlabeled" else ()}
+    if which == "unlabeled":
+        return None
+    if not right and which == "labeled":
+        raise DataError(f"{place}: no candidate equals an answer ({', '.join(values['answers']) or 'there is none'})")
+    return values["candidates"][right[0]] if right else None
 
 
 def _field(item: Mapping[str, Any], column: str, place: str) -> str:
@@ -172,15 +322,32 @@ def _label(task: Task, item: Mapping[str, Any], place: str) -> str:
     return label
 
 
-def _unit(task: Task, row_id: str, fields: Mapping[str, str], item: Mapping[str, Any], place: str) -> str:
+def _filled(
+    template: str, key: str, row_id: str, fields: Mapping[str, str], item: Mapping[str, Any], place: str
+) -> str:
+    """A template such as ``{idx}-{q}`` or ``{text|text}`` over "id", fields and columns."""
+
     def part(match: re.Match[str]) -> str:
-        name = match[1]
+        name, _, how = match[1].partition("|")
         value = row_id if name == "id" else fields[name] if name in fields else _nested(item, name)
         if value is None:
-            raise DataError(f"{place}: '{name}' of task.unit is missing")
-        return str(value)
+            raise DataError(f"{place}: '{name}' of {key} is missing")
+        if how not in _FILTERS:
+            raise ConfigError(
+                f"{key}: unknown filter '{how}' in {{{match[1]}}}; {choices(how, [f for f in _FILTERS if f])}"
+            )
+        return _FILTERS[how](str(value))
 
-    return re.sub(r"\{([^{}]+)\}", part, task.unit)
+    return re.sub(r"\{([^{}]+)\}", part, template)
+
+
+@lru_cache(maxsize=1024)  # a passage has tens of rows
+def _words_hash(text: str) -> str:
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+
+
+_FILTERS: Mapping[str, Callable[[str], str]] = {"": str, "text": _words_hash}
 
 
 def _nested(item: Mapping[str, Any], column: str) -> Any:
@@ -195,8 +362,12 @@ def _nested(item: Mapping[str, Any], column: str) -> Any:
 def _check_counts(task: Task, rows: Sequence[Row], origin: str, expected: Mapping[str, int] | None) -> None:
     if expected is None:
         return
-    found = Counter(row.label for row in rows)
-    if any(found[label] != n for label, n in expected.items()) or len(rows) != sum(expected.values()):
+    found = Counter(row.label for row in rows if not row.meta.get("copy"))
+    if "rows" in expected:
+        if expected["rows"] != sum(found.values()):
+            raise DataError(f"{origin}: {sum(found.values())} rows, expected {expected['rows']}")
+        return
+    if any(found[label] != n for label, n in expected.items()) or sum(found.values()) != sum(expected.values()):
         raise DataError(
             f"{origin}: rows per label are {_counted(task, found)}, expected {_counted(task, expected)}\n"
             "Other counts mean other rows or mixed-up labels; your own rows need a task file without counts."

@@ -5,53 +5,43 @@ Every error is found here, before a model or a row is read, and names the key (`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from fewnlu.errors import ConfigError, choices
+from fewnlu.tasks.layouts import LAYOUTS
+from fewnlu.tasks.patterns import CANDIDATES, Pattern, check_names, read_patterns
+from fewnlu.tasks.values import known_keys as _known_keys
+from fewnlu.tasks.values import mapping as _mapping
+from fewnlu.tasks.values import names as _names
+from fewnlu.tasks.values import text as _text
 
 SETS = ("labeled", "test", "unlabeled")
 KEYS = (
-    *(
-        "name",
-        "description",
-        "licence",
-        "labels",
-        "fields",
-        "label",
-        "id",
-        "unit",
-        "metrics",
-        "select",
-        "positive",
-    ),
-    *("max_length", "source", "grid", "patterns", "cls"),
+    *("name", "description", "licence", "labels", "layout", "fields", "label", "id", "unit", "group"),
+    *("metrics", "select", "positive", "max_length", "source", "grid", "patterns", "ptuning", "cls"),
 )
 CLS_ID = -1  # id of the pseudo-pattern that a plain classifier reads
-METRICS = ("accuracy", "macro_f1", "f1_binary", "mcc")
+CLASS_METRICS = ("accuracy", "macro_f1", "f1_binary", "mcc", "f1a")  # read off a confusion matrix
+METRICS = (*CLASS_METRICS, "em", "answer_em", "answer_f1")
+OF_CANDIDATES = ("accuracy", "answer_em", "answer_f1")  # what can be said where each row has its own candidates
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example. A split never separates rows of equal `unit`; `label` is None where it is unknown."""
+    """One example. A split never separates rows of equal `unit`; `label` is None where it is unknown.
+
+    `meta` may hold ``group`` (rows that a metric scores together), ``candidates`` and ``right`` (the row's own answers
+    and the indices of the right ones), ``answers`` (all gold texts), ``copy`` (made from another row).
+    """
 
     id: str
     fields: Mapping[str, str]
     label: str | None
     unit: str
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A template and its verbalizer (label -> one or more words); "PVP" in the literature."""
-
-    id: int
-    template: str
-    verbalizer: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +71,19 @@ class Task:
     """A checked task.
 
     Attributes:
-        labels: class names in index order; every score column and class id follows this order.
+        labels: class names in index order; every score column and class id follows this order. Empty where each
+            row brings its own candidates.
+        layout: how an item of the file becomes rows (`fewnlu.tasks.layouts`).
         fields: template field -> column of the data.
         label_values: raw value as written by `raw_key` -> label; empty where the data holds label names.
-        id: column of the row id (dotted for nested values); None: the line number.
-        unit: template over "id", fields and columns; rows with equal units stay together.
+        id: column of the row id (dotted for nested values) or a template over columns; None: the line number.
+        unit: template over "id", fields and columns; rows with equal units stay together. ``{field|text}`` stands for
+            the words of a field, whatever their case, punctuation and spacing.
+        group: template of what a metric scores together (MultiRC's exact match: passage and question).
         select: metrics whose unweighted mean is the one number that selects.
         grid: ids of the patterns that belong to the search space; the others may be chosen explicitly.
-        positive: the label that `f1_binary` counts.
+        positive: the label that `f1_binary` and `f1a` count, and that says a span is meant.
+        ptuning: templates with trainable slots, by their number of slots.
         cls: what a plain classifier reads, a template without mask (`‖` between two texts); None: method=cls can't run.
     """
 
@@ -107,6 +102,14 @@ class Task:
     patterns: Mapping[int, Pattern]
     grid: tuple[int, ...]
     cls: Pattern | None = None
+    layout: str | None = None
+    group: str | None = None
+    ptuning: Mapping[int, Pattern] = field(default_factory=dict)
+
+    @property
+    def several(self) -> bool:
+        """Whether any pattern reads more than one mask, so that the `reading` settings matter."""
+        return any(p.answer != "words" for p in self.patterns.values())
 
     def pattern(self, pattern_id: int) -> Pattern:
         """The pattern of that id; ConfigError names the ids there are."""
@@ -120,6 +123,16 @@ class Task:
     def label_id(self, label: str) -> int:
         """Index of a label name; the same in every split whatever labels occur there."""
         return self.labels.index(label)
+
+    def gold(self, row: Row) -> int:
+        """Score column of a row's label, -1 where it has none (no label, or no candidate is right)."""
+        if row.label is None:
+            return -1
+        return self.label_id(row.label) if self.labels else row.meta["right"][0]
+
+    def column_names(self, row: Row) -> tuple[str, ...]:
+        """What the score columns of a row stand for: the labels, or the row's candidates."""
+        return self.labels or tuple(row.meta["candidates"])
 
 
 def raw_key(value: object) -> str:
@@ -135,31 +148,39 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
     """
     _known_keys(cfg, KEYS, "task")
     name = _text(cfg.get("name"), "task.name")
-    labels = _names(cfg.get("labels"), "task.labels")
-    if len(labels) < 2:
+    own = cfg.get("labels") == CANDIDATES
+    labels = () if own else _names(cfg.get("labels"), "task.labels")
+    if len(labels) < 2 and not own:
         raise ConfigError(f"task.labels: {list(labels)} has fewer than two labels")
     fields = {
         _text(k, "task.fields"): _text(v, f"task.fields.{k}")
         for k, v in _mapping(cfg.get("fields"), "task.fields").items()
     }
     column, values = _label(cfg.get("label", "label"), labels)
+    layout = cfg.get("layout")
+    if layout is not None and layout not in LAYOUTS:
+        raise ConfigError(f"task.layout: unknown layout {layout!r}; {choices(layout, LAYOUTS)}")
     metrics = _metrics(cfg.get("metrics"), "task.metrics", METRICS)
+    group = None if cfg.get("group") is None else _text(cfg["group"], "task.group")
+    _check_metrics(name, metrics, labels, group)
     select = _metrics(cfg.get("select", list(metrics)), "task.select", metrics)
     positive = cfg.get("positive")
     if positive is not None and positive not in labels:
         raise ConfigError(f"task.positive: {positive!r} is no label; {choices(positive, labels)}")
-    if "f1_binary" in metrics:
-        if len(labels) != 2:
-            raise ConfigError(
-                f"task.metrics: f1_binary needs two labels, task '{name}' has {len(labels)} "
-                f"({', '.join(labels)}); use macro_f1"
-            )
-        if positive is None:
-            raise ConfigError(f"task.positive: f1_binary needs the label it counts; {choices('', labels)}")
+    for metric in ("f1_binary", "f1a"):
+        if metric in metrics and positive is None:
+            raise ConfigError(f"task.positive: {metric} needs the label it counts; {choices('', labels)}")
     length = cfg.get("max_length")
     if not isinstance(length, int) or isinstance(length, bool) or length < 8:
         raise ConfigError(f"task.max_length: {length!r} is no whole number of at least 8 (tokens)")
-    patterns = _patterns(cfg.get("patterns"), labels, fields)
+    patterns = read_patterns(cfg.get("patterns"), labels, fields)
+    slots = cfg.get("ptuning")
+    ptuning = {} if slots is None else read_patterns(slots, labels, fields, "task.ptuning", slots=True)
+    if any(p.span for p in (*patterns.values(), *ptuning.values())) and (len(labels) != 2 or positive is None):
+        raise ConfigError(
+            "task.positive: patterns with a span need two labels and the one of them that says the span is meant; "
+            f"{choices('', labels)}"
+        )
     grid = cfg.get("grid", sorted(patterns))
     if not isinstance(grid, (list, tuple)) or not grid:
         raise ConfigError(f"task.grid: {grid!r} is no list of pattern ids")
@@ -182,17 +203,38 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
         positive=positive,
         max_length=length,
         source=_source(cfg.get("source"), labels),
-        patterns=MappingProxyType(patterns),
+        patterns=patterns,
         grid=tuple(grid),
         cls=_cls(cfg.get("cls"), fields),
+        layout=layout,
+        group=group,
+        ptuning=ptuning,
     )
+
+
+def _check_metrics(name: str, metrics: tuple[str, ...], labels: tuple[str, ...], group: str | None) -> None:
+    for metric in metrics:
+        if not labels and metric not in OF_CANDIDATES:
+            raise ConfigError(
+                f"task.metrics: {metric} counts classes, but each row of task '{name}' has its own candidates; "
+                f"{choices(metric, OF_CANDIDATES)}"
+            )
+        if labels and metric.startswith("answer_"):
+            raise ConfigError(f"task.metrics: {metric} compares answer texts, which needs 'labels: candidates'")
+        if metric in ("f1_binary", "f1a") and len(labels) != 2:
+            raise ConfigError(
+                f"task.metrics: {metric} needs two labels, task '{name}' has {len(labels)} "
+                f"({', '.join(labels)}); use macro_f1"
+            )
+        if metric == "em" and group is None:
+            raise ConfigError("task.group: em needs what counts as one question, e.g. '{idx}-{q}'")
 
 
 def _cls(cfg: Any, fields: Mapping[str, str]) -> Pattern | None:
     if cfg is None:
         return None
     template = _text(cfg, "task.cls")
-    _check_template(template + " [MASK]", fields, "task.cls")
+    check_names(template, fields, "task.cls")
     if "[MASK" in template:
         raise ConfigError(f"task.cls: {template!r} has a mask; a classifier reads the plain input, take the mask out")
     return Pattern(CLS_ID, template, MappingProxyType({}))
@@ -208,64 +250,6 @@ def _label(cfg: Any, labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
             raise ConfigError(f"task.label.values.{raw_key(raw)}: {label!r} is no label; {choices(label, labels)}")
         values[raw_key(raw)] = label
     return _text(cfg.get("column", "label"), "task.label.column"), values
-
-
-def _patterns(cfg: Any, labels: tuple[str, ...], fields: Mapping[str, str]) -> dict[int, Pattern]:
-    found: dict[int, Pattern] = {}
-    for key, one in _mapping(cfg, "task.patterns").items():
-        if isinstance(key, bool) or not re.fullmatch(r"\d+", str(key)):
-            raise ConfigError(f"task.patterns.{key}: a pattern id is a whole number such as 0")
-        where = f"task.patterns.{key}"
-        _known_keys(_mapping(one, where), ["template", "verbalizer"], where)
-        template = _text(one.get("template"), f"{where}.template")
-        _check_template(template, fields, f"{where}.template")
-        words = _verbalizer(one.get("verbalizer"), labels, f"{where}.verbalizer")
-        found[int(key)] = Pattern(int(key), template, MappingProxyType(words))
-    return found
-
-
-def _check_template(template: str, fields: Mapping[str, str], where: str) -> None:
-    # Only names and masks: the grammar itself belongs to prompts.template, which stands above this room.
-    plain = template.replace("{{", "").replace("}}", "")
-    for name in re.findall(r"\{\s*([^{}|~]*?)\s*[|~}]", plain):
-        if name not in fields:
-            raise ConfigError(f"{where}: unknown field {{{name}}}; {choices(name, fields)}")
-    if "[MASK]" not in plain and "[MASK*]" not in plain:
-        raise ConfigError(f"{where}: {template!r} has no [MASK], so no label word could be read")
-
-
-def _verbalizer(cfg: Any, labels: tuple[str, ...], where: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(cfg, Mapping):
-        raise ConfigError(f"{where}: {cfg!r} is no mapping of labels to words, e.g. {{{labels[0]}: [good]}}")
-    for label in cfg:
-        if label not in labels:
-            raise ConfigError(f"{where}: unknown label {label!r}; {choices(label, labels)}")
-    owner: dict[str, str] = {}
-    result: dict[str, tuple[str, ...]] = {}
-    for label in labels:
-        if label not in cfg:
-            raise ConfigError(f"{where}: no words for label '{label}'; every label needs at least one")
-        words = cfg[label]
-        words = [words] if isinstance(words, str) else words
-        if not isinstance(words, (list, tuple)) or not words:
-            raise ConfigError(f"{where}.{label}: {words!r} is empty or no list of words")
-        for word in words:
-            if not isinstance(word, str):
-                raise ConfigError(
-                    f"{where}.{label}: {word!r} is no text; YAML reads bare Yes and 2 as other types, "
-                    "so put the word in quotes"
-                )
-            if not word.strip() or word != word.strip():
-                raise ConfigError(f"{where}.{label}: {word!r} is blank or has white space around it")
-            if word in owner:
-                raise ConfigError(
-                    f"{where}: '{word}' stands for both '{owner[word]}' and '{label}'"
-                    if owner[word] != label
-                    else f"{where}.{label}: '{word}' is there twice"
-                )
-            owner[word] = label
-        result[label] = tuple(words)
-    return result
 
 
 def _source(cfg: Any, labels: tuple[str, ...]) -> Source:
@@ -299,7 +283,7 @@ def _counts(cfg: Any, labels: tuple[str, ...], where: str) -> Mapping[str, Mappi
     counts = _mapping(cfg or {}, where, empty=True)
     _known_keys(counts, SETS, where)
     for name, per_label in counts.items():
-        _known_keys(_mapping(per_label, f"{where}.{name}"), labels, f"{where}.{name}")
+        _known_keys(_mapping(per_label, f"{where}.{name}"), (*labels, "rows"), f"{where}.{name}")
     return MappingProxyType({k: dict(v) for k, v in counts.items()})
 
 
@@ -308,31 +292,4 @@ def _metrics(cfg: Any, where: str, known: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise ConfigError(f"{where}: unknown metric '{name}'; {choices(name, known)}")
-    return names
-
-
-def _known_keys(cfg: Mapping[Any, Any], known: Any, where: str) -> None:
-    for key in cfg:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key '{key}'; {choices(key, known)}")
-
-
-def _mapping(value: Any, where: str, empty: bool = False) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping) or not (value or empty):
-        raise ConfigError(f"{where}: {value!r} is no mapping with at least one entry")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: {value!r} is no text (put it in quotes if YAML reads it as something else)")
-    return value
-
-
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not value:
-        raise ConfigError(f"{where}: {value!r} is no list with at least one name")
-    names = tuple(_text(v, where) for v in value)
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{where}: {list(names)} names one twice")
     return names

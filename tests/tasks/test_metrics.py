@@ -5,7 +5,7 @@ import pytest
 
 from fewnlu.errors import ConfigError, DataError
 from fewnlu.tasks.metrics import argmax, compute, controls, select_score
-from fewnlu.tasks.task import METRICS, task_from_config
+from fewnlu.tasks.task import CLASS_METRICS, task_from_config
 from tests.tasks.test_task import MINIMAL, shipped
 
 THREE = ("a", "b", "c")
@@ -48,7 +48,7 @@ def test_agrees_with_scikit_learn():
         labels = [str(i) for i in range(n_labels)]
         for _ in range(30):
             gold, predicted = rng.integers(0, n_labels, (2, rng.integers(1, 12)))
-            found = compute(METRICS, predicted, gold, labels, positive="1")
+            found = compute(CLASS_METRICS, predicted, gold, labels, positive="1")
             assert found["accuracy"] == pytest.approx(metrics.accuracy_score(gold, predicted))
             assert found["macro_f1"] == pytest.approx(
                 metrics.f1_score(gold, predicted, average="macro", zero_division=0)
@@ -89,13 +89,14 @@ def test_selection_is_the_unweighted_mean_of_the_task():
 
 
 def test_controls():
-    cfg = copy.deepcopy(MINIMAL) | {"metrics": list(METRICS), "positive": "pos"}
+    cfg = copy.deepcopy(MINIMAL) | {"metrics": list(CLASS_METRICS), "positive": "pos"}
     found = controls(task_from_config(cfg), [0, 0, 0, 1])
     assert found["majority"] == {
         "accuracy": 0.75,
         "macro_f1": pytest.approx(3 / 7),
         "f1_binary": 0.0,
         "mcc": 0.0,
+        "f1a": 0.0,
     }
     assert found["chance"]["accuracy"] == 0.5 and 0.3 < found["chance"]["macro_f1"] < 0.55
     assert abs(found["chance"]["mcc"]) < 0.1

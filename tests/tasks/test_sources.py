@@ -110,17 +110,13 @@ def test_i004_one_name_keeps_one_id_in_every_split(tmp_path):
 
 def test_raw_label_values(tmp_path):
     task = toy(label={"column": "y", "values": {True: "pos", False: "neg", "1": "pos"}})
-    data = write(
-        tmp_path, "l.jsonl", [{"id": i, "text": "x", "y": y} for i, y in enumerate([True, False, 1, "neg"])]
-    )
+    data = write(tmp_path, "l.jsonl", [{"id": i, "text": "x", "y": y} for i, y in enumerate([True, False, 1, "neg"])])
     assert [r.label for r in load_rows(task, data, "labeled").rows] == ["pos", "neg", "pos", "neg"]
 
 
 def test_nested_ids_and_units(tmp_path):
     task = toy(id="idx.q", unit="p{idx.p}")
-    data = write(
-        tmp_path, "l.jsonl", [{"idx": {"p": 7, "q": q}, "text": "x", "label": "pos"} for q in (1, 2)]
-    )
+    data = write(tmp_path, "l.jsonl", [{"idx": {"p": 7, "q": q}, "text": "x", "label": "pos"} for q in (1, 2)])
     assert [(r.id, r.unit) for r in load_rows(task, data, "labeled").rows] == [("1", "p7"), ("2", "p7")]
     data = write(tmp_path, "l.jsonl", [{"text": "x", "label": "pos"}])
     with pytest.raises(DataError, match=r"'idx.p' of task.unit"):
@@ -189,9 +185,7 @@ def test_packaged_rows():
 
 class Table(list):
     def __init__(self, names, labels):
-        super().__init__(
-            {"idx": i, "premise": f"p{i}", "hypothesis": "h", "label": n} for i, n in enumerate(labels)
-        )
+        super().__init__({"idx": i, "premise": f"p{i}", "hypothesis": "h", "label": n} for i, n in enumerate(labels))
         self.features = {"label": types.SimpleNamespace(names=names)}
 
 

@@ -1,10 +1,11 @@
 import copy
+import re
 from pathlib import Path
 
 import pytest
 
 from fewnlu.errors import ConfigError
-from fewnlu.prompts.template import parse
+from fewnlu.prompts.template import Slots, parse
 from fewnlu.tasks.task import Task, task_from_config
 
 CONF = Path(__file__).parents[2] / "conf" / "task"
@@ -17,9 +18,7 @@ MINIMAL = {
     "metrics": ["accuracy"],
     "max_length": 64,
     "source": {"files": {"labeled": "a.jsonl", "test": None}},
-    "patterns": {
-        0: {"template": "{text~} It was [MASK].", "verbalizer": {"neg": ["bad"], "pos": ["good", "fine"]}}
-    },
+    "patterns": {0: {"template": "{text~} It was [MASK].", "verbalizer": {"neg": ["bad"], "pos": ["good", "fine"]}}},
 }
 
 
@@ -54,10 +53,13 @@ def test_defaults():
 def test_every_shipped_task_is_valid(name):
     task = shipped(name)
     assert task.name == name and set(task.grid) <= set(task.patterns)
-    for pattern in task.patterns.values():
+    for pattern in (*task.patterns.values(), *task.ptuning.values()):
         template = parse(pattern.template, f"task.patterns.{pattern.id}", fields=task.fields)
         assert template.n_masks == 1 and any(f.shorten for f in template.fields)
-        assert {f.name for f in template.fields} == set(task.fields)  # no pattern forgets a field
+        used = {f.name for f in template.fields} | set(re.findall(r"\w+", pattern.span))
+        assert used == set(task.fields)  # no pattern forgets a field
+    for n, pattern in task.ptuning.items():
+        assert sum(p.n for p in parse(pattern.template).parts if isinstance(p, Slots)) >= min(n, 1)
 
 
 def test_grids_have_the_sizes_of_the_paper():
