@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fewnlu.backbones.enhanced_decoder import decoding, wants_decoder
 from fewnlu.backbones.head import find_head, whole_head
 from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
 from fewnlu.errors import ConfigError
@@ -32,6 +33,7 @@ class Backbone(nn.Module):
         weights_sha: identifies the weights that were read.
         uses_token_type: whether `token_type_ids` mean something to the model (spec 3.0: not for ALBERT and
             RoBERTa).
+        has_decoder: whether the LM head reads the enhanced mask decoder (DeBERTa-v2 as Microsoft stores it).
     """
 
     def __init__(self, model: Any, tokenizer: Any, kind: Kind, weights_sha: str = "") -> None:
@@ -48,6 +50,7 @@ class Backbone(nn.Module):
             and (getattr(config, "type_vocab_size", 0) or 0) > 1
             and self.model_type != "albert"
         )
+        self.has_decoder = wants_decoder(model)
         model.eval()
         self._first_position: int | None = None
         self._first_position = self._find_first_position()
@@ -87,8 +90,9 @@ class Backbone(nn.Module):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         prefix: Tensor | None = None,
+        decoder: bool = True,
     ) -> Tensor:
-        """Final states before the LM head, [R, T, H].
+        """Final states, [R, T, H].
 
         Args:
             input_ids: [R, T]; None where `inputs_embeds` or `prefix` is given (they go first).
@@ -98,9 +102,17 @@ class Backbone(nn.Module):
             inputs_embeds: [R, T, E], word embeddings to use instead of the ids'.
             prefix: [R, T, H], what `prefix()` gave for these rows (same padding): only the layers from
                 `frozen` on run.
+            decoder: the states are for the LM head, which DeBERTa-v2 wants read through its enhanced mask decoder
+                (spec 3.0; `fewnlu.backbones.enhanced_decoder`). A classifier says False and reads the plain last
+                layer. No other family is changed by it.
 
         States at padded positions mean nothing.
         """
+        if decoder and self.has_decoder:
+            if prefix is not None:
+                raise ValueError("DeBERTa's lower states depend on a trained table: there is no prefix to reuse")
+            with decoding(self.model, attention_mask):
+                return self.hidden(input_ids, attention_mask, token_type_ids, inputs_embeds, decoder=False)
         if prefix is not None:
             # The embeddings' output is thrown away; fed with the cached states the model builds masks and
             # positions.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fewnlu.backbones.backbone import Backbone
+from fewnlu.backbones.enhanced_decoder import attach_positions
 from fewnlu.backbones.kind import Kind, model_kind, read_config
 from fewnlu.backbones.weights import fingerprint, model_folder, weight_files
 from fewnlu.errors import ConfigError, choices
@@ -123,6 +124,7 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"{folder}: cannot be read as a {kind} language model: {_first_line(error)}") from error
     _refuse_random(folder, model, sorted(info["missing_keys"]))
+    attach_positions(model, files)
     rows, highest = model.get_input_embeddings().weight.shape[0], max(tokenizer.all_special_ids)
     if highest >= rows:
         raise ConfigError(

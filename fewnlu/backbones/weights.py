@@ -1,7 +1,7 @@
-"""Where a model's files lie and the hash of its weights; nothing here imports torch.
+"""Where a model's files lie and the hash of its weights, config and tokenizer; nothing here imports torch.
 
-The hash goes into the study key, so it is asked before any model is read. It is cached by (path, size, mtime)
-because hashing gigabytes at every start is what one would switch off.
+The hash goes into the study key, so it is asked before any model is read. Those of the weights are cached by (path,
+size, mtime) because hashing gigabytes at every start is what one would switch off.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from fewnlu.backbones.smollm2 import GGUF_SHA256, cache_dir, ensure_smollm2
 from fewnlu.errors import ConfigError
 
 _SINGLE, _SHARDS = "model.safetensors", "model-*-of-*.safetensors"
+# What decides beside the weights what a model computes and how it reads text; the same tensors under another tokenizer
+# are another model.
+_BESIDE = ("config.json", "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt")
+_BESIDE += ("*.model", "*.jinja")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", _SINGLE, _SHARDS]
 
 
@@ -65,17 +69,19 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_sha(folder: Path) -> str:
-    """SHA-256 over the names and hashes of a folder's weight files (hex)."""
+    """SHA-256 over the names and hashes of a folder's weight, config and tokenizer files (hex)."""
     digest = hashlib.sha256()
     for file in weight_files(folder):
         digest.update(f"{file.name} {_file_sha(file)}\n".encode())
+    for file in sorted({file for pattern in _BESIDE for file in folder.glob(pattern)}):
+        digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
 def fingerprint(
     source: str, name: str | None = None, path: str | Path | None = None, revision: str | None = None
 ) -> str:
-    """The hash that identifies a model's weights, without torch; for the embedded model the pinned file's.
+    """The hash that identifies a model (`weights_sha`), without torch; for the embedded model the pinned file's.
 
     Equal to `Backbone.weights_sha` of the loaded model.
 

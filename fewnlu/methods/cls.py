@@ -36,6 +36,7 @@ class Method(FewShotMethod):
             batch["attention_mask"],
             token_type_ids=batch.get("token_type_ids"),
             prefix=batch.get("prefix"),
+            decoder=False,  # a new head reads the plain last layer
         )
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         pooled = hidden[rows, batch["read"][:, 0]].to(next(self.head.parameters()).dtype)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from fewnlu.backbones import weights
 from fewnlu.backbones.loading import load_backbone
+from fewnlu.backbones.smollm2 import GGUF_SHA256
 from fewnlu.backbones.weights import fingerprint
 from fewnlu.errors import ConfigError
 from tests.backbones.test_backbone import encode
@@ -52,7 +53,7 @@ def test_debertas_stored_head_is_read(tmp_path):
         ids, mask, _ = encode(backbone)
         with torch.no_grad():
             want = source(input_ids=ids, attention_mask=mask).logits
-            got = backbone.logits(backbone.hidden(ids, mask))
+            got = backbone.logits(backbone.hidden(ids, mask, decoder=False))  # transformers has no mask decoder
         torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=0, atol=1e-5)
         assert backbone.kind == "masked" and backbone.model.config.legacy is False
 
@@ -211,6 +212,23 @@ def test_fingerprint_tells_weights_apart(folder_of, tmp_path):
     assert first == load_backbone("local", path=folder).weights_sha == fingerprint("local", path=folder_of("bert"))
     rewrite(folder, lambda tensors: {k: v + 1 for k, v in tensors.items()})
     assert fingerprint("local", path=folder) != first
+
+
+@pytest.mark.parametrize("change", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_fingerprint_tells_configs_and_tokenizers_apart(folder_of, tmp_path, change):
+    """The same tensors read by another tokenizer, or under another config, are another model."""
+    folder = copy(folder_of, "roberta", tmp_path)
+    first = fingerprint("local", path=folder)
+    (folder / "README.md").write_text("not part of the model")
+    (folder / "trainer_state.json").write_text("{}")
+    assert fingerprint("local", path=folder) == first == load_backbone("local", path=folder).weights_sha
+    file = folder / change
+    values = json.loads(file.read_text()) if file.is_file() else "{{ messages }}"
+    if isinstance(values, dict):
+        values["layer_norm_eps"] = 1e-3
+    file.write_text(values if isinstance(values, str) else json.dumps(values))
+    assert fingerprint("local", path=folder) != first
+    assert fingerprint("smollm2") == GGUF_SHA256  # the embedded model's files are all made from this one
 
 
 def test_hashes_are_kept_and_the_cache_may_be_broken(folder_of, monkeypatch):
