@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ class Study:
     """The runs of one study under one set of seeds (and, where splits are not nested, one K).
 
     Attributes:
-        runs: results by canonical JSON of h, ordered by (k, rep).
+        runs: results by canonical JSON of h, ordered by (k, rep); each with its "folder", without the ids of its rows.
         failed: failures, ordered by path.
         damaged: run folders that hold neither a whole result nor a failure.
     """
@@ -94,26 +96,53 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
     """All studies below some folders, ordered by name and seeds."""
     found: dict[tuple[Any, ...], Study] = {}
     damaged: list[Path] = []
-    for root in roots:
-        for run in scan(Path(root)):
-            what = run.result or run.failure
-            if what is None or "study" not in what:
-                damaged.append(run.folder)
-                continue
-            seeds = {k: v for k, v in what["seeds"].items() if k != "run"}
-            ident = (what["study_name"], what["study"], canonical(seeds), what.get("k_total") or 0)
-            study = found.setdefault(
-                ident, Study(what["study_name"], what["study"], seeds, what.get("k_total"), run.folder.parent.parent)
-            )
-            if run.result is not None:
-                study.runs.setdefault(canonical(run.result["h"]), []).append(run.result)
-            else:
-                study.failed.append(what)
+    shared: dict[str, Any] = {}
+    with _no_garbage():
+        for root in roots:
+            for run in scan(Path(root)):
+                what = run.result or run.failure
+                if what is None or "study" not in what:
+                    damaged.append(run.folder)
+                    continue
+                seeds = {k: v for k, v in what["seeds"].items() if k != "run"}
+                ident = (what["study_name"], what["study"], canonical(seeds), what.get("k_total") or 0)
+                study = found.get(ident)
+                if study is None:
+                    study = Study(
+                        what["study_name"], what["study"], seeds, what.get("k_total"), run.folder.parent.parent
+                    )
+                    found[ident] = study
+                if run.result is not None:
+                    study.runs.setdefault(canonical(run.result["h"]), []).append(_slim(run.result, run.folder, shared))
+                else:
+                    study.failed.append(what)
     for study in found.values():
-        for results in study.runs.values():
-            results.sort(key=lambda r: (r["k"], r["rep"]))
+        for h, results in study.runs.items():
+            # The same run found twice (two sweeps, or a folder given twice) counts once.
+            study.runs[h] = sorted({r["key"]: r for r in results}.values(), key=lambda r: (r["k"], r["rep"]))
         study.damaged = [d for d in damaged if d.is_relative_to(study.folder)]
     return [found[ident] for ident in sorted(found)]
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """No garbage collection while many small objects are made that all stay: it would walk them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _slim(result: dict[str, Any], folder: Path, shared: dict[str, Any]) -> dict[str, Any]:
+    """A result as reports need it: with its folder, without the ids of its rows, one config object per study."""
+    result["config"] = shared.setdefault(result["study"], result["config"])
+    result["folder"] = str(folder)
+    for name in ("train", "dev"):
+        (result["rows"].get(name) or {}).pop("ids", None)
+    return result
 
 
 def dev_table(study: Study) -> list[DevScores]:
