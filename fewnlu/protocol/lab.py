@@ -16,7 +16,7 @@ from fewnlu.backbones.loading import load_backbone
 from fewnlu.methods.fit import Fitted, fit
 from fewnlu.methods.method import Context, method_class
 from fewnlu.prompts.encoding import shared
-from fewnlu.protocol.loggers import run_loggers
+from fewnlu.protocol.loggers import run_log
 from fewnlu.protocol.model import frozen_layers, where
 from fewnlu.protocol.setup import Setup
 from fewnlu.splits.datamodule import Table
@@ -96,25 +96,38 @@ class Lab:
         data = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k].connect(
             labeled, updates=h["max_steps"], batch_size=h["batch_size"], micro_batch=micro, seed=seed
         )
-        folder: Path = self.folder_of(h, k, rep)
+        folders: list[Path] = [self.folder_of(dict(one), k, rep) for one in hs]
         try:
-            with run_loggers(setup, self.study, h, k, rep, folder) as loggers:
-                return fit(
+            with run_log(setup, self.study, hs, k, rep, folders) as log:
+                fitted = fit(
                     method,
                     data,
                     hs=hs,
                     test=test,
                     dev_score=self.dev_score,
                     trainer_flags=dict(setup.cfg["trainer"]),
-                    loggers=loggers,
+                    loggers=log.loggers,
                     eval_batch=setup.cfg["runtime"]["eval_batch"],
                     title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}",
                 )
+                log.outcomes = [self._outcome(one, data.split.dev) for one in fitted]
+            return fitted
         finally:
             # Trainer, module and optimiser refer to one another: without this their tensors pile up (fault I088).
             method.trainer = None
             del method, data
             gc.collect()
+
+    def _outcome(self, one: Fitted, dev_rows: Sequence[int]) -> dict[str, Any]:
+        """What a logger's summary says of a run."""
+        out: dict[str, Any] = {"looks": one.looks, "chosen_step": one.chosen_step, "steps_done": one.steps_done}
+        sets = [("dev", one.dev_scores, [self.setup.rows[r] for r in dev_rows])]
+        if self.setup.data.test is not None:
+            sets.append(("test", one.test_scores, list(self.setup.data.test.rows)))
+        for name, scores, rows in sets:
+            if scores is not None:
+                out |= {f"{name}/{metric}": value for metric, value in self.metrics(scores, rows).items()}
+        return out
 
 
 def seed_all(seed: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +17,67 @@ from fewnlu.protocol.setup import Setup
 _warned: set[str] = set()
 
 
+@dataclass
+class RunLog:
+    """The loggers of one training, and what it came to per h (set before it closes)."""
+
+    loggers: list[Any]
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def run_loggers(
-    setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path
-) -> Iterator[list[Any]]:
-    """Lightning loggers of one training; W&B runs are finished whatever happens, failed ones marked so (I114)."""
-    conf = setup.cfg["logger"]
-    if conf["name"] == "csv":
+def run_log(
+    setup: Setup, study: tuple[str, str], hs: Sequence[dict[str, Any]], k: int, rep: int, folders: Sequence[Path]
+) -> Iterator[RunLog]:
+    """Log one training, which is one run for each of the `hs` that share it.
+
+    CSV: ``metrics.csv`` in each run's folder. W&B: a W&B run per run, all finished whatever happens, those of a failed
+    training marked failed (fault I114); the training curve is in the first, looks at dev and the summary are in all.
+    """
+    kind = setup.cfg["logger"]["name"]
+    if kind == "csv":
         from pytorch_lightning.loggers import CSVLogger
 
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "metrics.csv").unlink(missing_ok=True)
-        logger = CSVLogger(save_dir=str(folder), name="", version="")
-        yield [logger]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "metrics.csv").unlink(missing_ok=True)
+        yield RunLog([CSVLogger(save_dir=str(folders[0]), name="", version="")])
+        for folder in folders[1:]:
+            if (folders[0] / "metrics.csv").exists():
+                shutil.copyfile(folders[0] / "metrics.csv", folder / "metrics.csv")
         return
-    if conf["name"] != "wandb":
-        yield []
+    if kind != "wandb":
+        yield RunLog([])
         return
-    run = _start_wandb(conf, setup, study, h, k, rep, folder)
-    if run is None:
-        yield []
-        return
-    from pytorch_lightning.loggers import WandbLogger
+    first = _start_wandb(setup, study, hs[0], k, rep, folders[0])
+    log = RunLog([])
+    if first is not None:
+        from pytorch_lightning.loggers import WandbLogger
 
+        log.loggers.append(WandbLogger(experiment=first, save_dir=str(folders[0])))
     code = 1
     try:
-        yield [WandbLogger(experiment=run, save_dir=str(folder))]
+        yield log
         code = 0
     finally:
-        with contextlib.suppress(Exception):
-            run.finish(exit_code=code, quiet=True)
+        _finish_wandb(first, log.outcomes[0] if log.outcomes else None, code)
+        for i, h in enumerate(hs[1:], start=1):
+            run = None if first is None else _start_wandb(setup, study, h, k, rep, folders[i])
+            outcome = log.outcomes[i] if log.outcomes else None
+            if run is not None and outcome:
+                for step, score in outcome["looks"]:
+                    run.log({"dev": score}, step=step)
+            _finish_wandb(run, outcome, code)
+
+
+def _finish_wandb(run: Any, outcome: dict[str, Any] | None, code: int) -> None:
+    if run is None:
+        return
+    with contextlib.suppress(Exception):  # what could not be logged is on disk, and never worth a run
+        for name, value in (outcome or {}).items():
+            if name != "looks" and value is not None:
+                run.summary[name] = value
+        run.finish(exit_code=code, quiet=True)
 
 
 def wandb_mode(conf: dict[str, Any]) -> str:
@@ -64,9 +97,8 @@ def wandb_mode(conf: dict[str, Any]) -> str:
     return "offline"
 
 
-def _start_wandb(
-    conf: dict[str, Any], setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path
-) -> Any:
+def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path) -> Any:
+    conf = setup.cfg["logger"]
     mode = wandb_mode(conf)
     try:
         import wandb

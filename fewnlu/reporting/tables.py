@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fewnlu.protocol.records import SHORT
 from fewnlu.reporting.studies import Spread, Summary
 
 METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "f1_binary": "F1", "mcc": "MCC"}
@@ -24,7 +25,9 @@ def spread(value: Spread) -> str:
 
 
 def hp_text(h: Any) -> str:
-    return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in h.items())
+    """h as ``name=value`` pairs, what matters most first."""
+    names = [n for n in SHORT if n in h] + [n for n in h if n not in SHORT]
+    return " ".join(f"{n}={h[n]:g}" if isinstance(h[n], float) else f"{n}={h[n]}" for n in names)
 
 
 def study_text(summary: Summary) -> str:
