@@ -9,7 +9,6 @@ Makes a synthetic sweep (records of the size of real ones; equal predictions are
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -146,7 +145,8 @@ def main() -> None:
     try:
         if not any(root.glob("reviews-*")):
             start = time.perf_counter()
-            print(f"made {make_tree(root, args.trials, args.k, args.studies)} runs in {time.perf_counter() - start:.0f} s")
+            made = make_tree(root, args.trials, args.k, args.studies)
+            print(f"made {made} runs in {time.perf_counter() - start:.0f} s")
         for what in (["show"], ["show", "--out", str(root / ".report")], ["leaderboard"]):
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
             start = time.perf_counter()
