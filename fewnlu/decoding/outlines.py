@@ -6,6 +6,7 @@ usually greedy. Prompts are handed over as they are: a str would be wrapped in t
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import OrderedDict
@@ -139,4 +140,4 @@ def begins(choices: Sequence[str]) -> bool:
     that the longer choice comes out too seldom.
     """
     ordered = sorted(choices)
-    return any(b.startswith(a) for a, b in zip(ordered, ordered[1:], strict=False))
+    return any(b.startswith(a) for a, b in itertools.pairwise(ordered))

@@ -229,7 +229,7 @@ def _common(encoded: list[list[int]]) -> list[int]:
         return []
     first, last = min(encoded), max(encoded)
     n = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[: min(n, min(map(len, encoded)) - 1)])
+    return first[: min(n, min(map(len, encoded)) - 1)]
 
 
 def _check_lengths(encoded: Sequence[Sequence[int]], bound: int | None, room: int) -> None:
