@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.protocol.records import SHORT
+from fewnlu.reporting.average import averages
 from fewnlu.reporting.studies import Spread, Summary
 
 METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "f1_binary": "F1", "mcc": "MCC"}
@@ -142,7 +143,7 @@ def studies_text(summaries: Sequence[Summary]) -> str:
 
 
 def overview_text(summaries: Sequence[Summary]) -> str:
-    """One line per study, scores in points."""
+    """One line per study, scores in points; below them the paper's average where its seven tasks are there."""
     import io
 
     from rich.console import Console
@@ -171,6 +172,25 @@ def overview_text(summaries: Sequence[Summary]) -> str:
             points(sum(majority) / len(majority)) if majority else "–",
             "–" if math.isnan(s.rho) else f"{s.rho:.3f}",
         )
+    notes = []
+    for one in averages(summaries):
+        first = one.members[0].study
+        config = first.config
+        table.add_row(
+            f"average of {len(one.members)}",
+            config["method"]["name"],
+            str(config["model"]["name"]),
+            _split(config, first.k_total),
+            "",
+            "",
+            points(one.dev),
+            points(one.test),
+            points(one.majority),
+            "–" if math.isnan(one.rho) else f"{one.rho:.3f}",
+        )
+        if one.limited:
+            notes.append(f"not the paper's test sets: data.limit_test in {', '.join(one.limited)}")
     console = Console(file=io.StringIO(), width=200, no_color=True)
     console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+    lines = console.file.getvalue().rstrip().splitlines()  # type: ignore[attr-defined]
+    return "\n".join([*(line.rstrip() for line in lines), *dict.fromkeys(notes)])
