@@ -19,9 +19,8 @@ from fewnlu.errors import ConfigError
 _SINGLE, _SHARDS = "model.safetensors", "model-*-of-*.safetensors"
 # What decides beside the weights what a model computes and how it reads text; the same tensors under another tokenizer
 # are another model.
-_BESIDE = """
-    config.json tokenizer*.json special_tokens_map.json added_tokens.json vocab.* merges.txt *.model *.jinja
-""".split()
+_BESIDE = ["config.json", "tokenizer*.json", "special_tokens_map.json", "added_tokens.json"]
+_BESIDE += ["vocab.*", "merges.txt", "*.model", "*.jinja"]
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", _SINGLE, _SHARDS]
 
 
