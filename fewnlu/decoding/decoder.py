@@ -23,6 +23,7 @@ class Reading:
             where it is known exactly; empty where the decoder can't tell.
         log_probs: log-probability of each choice under the unconstrained model; empty where it wasn't asked.
         nodes: how many points of the answers' tree were evaluated.
+        raw: the texts as they were produced, where the decoder produces texts.
     """
 
     draws: list[int]
@@ -30,6 +31,7 @@ class Reading:
     upper: list[float] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     nodes: int = 0
+    raw: list[str] = field(default_factory=list)
 
     @property
     def gap(self) -> float:
@@ -48,6 +50,7 @@ class Decoder:
     """Base of all decoders; a new one is a new file. `prompts` are whole texts, templates already applied."""
 
     name: str
+    shares_reading = True  # whether all runs come from one reading of a prompt
 
     def prepare(self, prompts: Sequence[str], choices: Sequence[Sequence[str]]) -> None:
         """See all prompts of a job beforehand: to find what they share, and to refuse what can't be answered.
@@ -94,6 +97,19 @@ def check_choices(choices: Sequence[str]) -> None:
     if len(set(choices)) != len(choices):
         twice = next(c for c in choices if list(choices).count(c) > 1)
         raise ConfigError(f"choices: {twice!r} is there twice, so a draw of it could not be told apart")
+
+
+def match(output: str, choices: Sequence[str]) -> int:
+    """Which choice an output is; −1 for none (fault I024).
+
+    The rule: white space around it does not count; case does, unless exactly one choice differs in nothing else.
+    """
+    trimmed = [c.strip() for c in choices]
+    text = output.strip()
+    if trimmed.count(text) == 1:
+        return trimmed.index(text)
+    folded = [i for i, c in enumerate(trimmed) if c.casefold() == text.casefold()]
+    return folded[0] if len(folded) == 1 and text not in trimmed else -1
 
 
 def uniform(seed: int, step: int) -> float:

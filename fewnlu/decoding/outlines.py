@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from fewnlu.decoding.decoder import Decoder, Reading, check_choices, derive_seed
+from fewnlu.decoding.decoder import Decoder, Reading, check_choices, derive_seed, match
 from fewnlu.decoding.transformers import encode, single_start
 from fewnlu.errors import ConfigError
 
@@ -35,6 +35,7 @@ class OutlinesDecoder(Decoder):
     """
 
     name = "outlines"
+    shares_reading = False
 
     def __init__(self, backbone: Any, temperature: float = 1.0) -> None:
         if not backbone.is_causal:
@@ -96,12 +97,12 @@ class OutlinesDecoder(Decoder):
         for row, own in enumerate(choices):
             groups.setdefault(tuple(own), []).append(row)
         for own, rows in groups.items():
-            index = {text: i for i, text in enumerate(own)}
             for run in range(max((len(seeds[r]) for r in rows), default=0)):
                 some = [r for r in rows if run < len(seeds[r])]
                 texts = self._generate(own, [prompts[r] for r in some], [seeds[r][run] for r in some])
                 for row, text in zip(some, texts, strict=True):
-                    readings[row].draws[run] = index.get(text, -1)  # −1 is counted as invalid, never dropped
+                    readings[row].draws[run] = match(text, own)  # −1 is counted as invalid, never dropped
+                    readings[row].raw.append(text)
         return readings
 
     def _generate(self, choices: tuple[str, ...], prompts: list[str], seeds: list[int]) -> list[str]:

@@ -196,11 +196,13 @@ def _metric(
     total = confusion.sum((1, 2))
     if name == "accuracy":
         return hits.sum(1) / total
-    if name in ("macro_f1", "f1_binary", "f1a"):
+    if name in ("macro_f1", "weighted_f1", "f1_binary", "f1a"):
         seen = of_gold + of_predicted
         f1 = 2 * hits / np.maximum(seen, 1)
         if name == "macro_f1":
             return f1.sum(1) / (seen > 0).sum(1)
+        if name == "weighted_f1":  # each class's F1 times its share of the gold labels
+            return (f1 * of_gold).sum(1) / total
         if positive is None or positive not in labels:
             raise ConfigError(f"task.positive: {name} counts one label; {choices(positive, labels)}")
         return f1[:, list(labels).index(positive)]

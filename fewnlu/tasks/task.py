@@ -24,7 +24,7 @@ KEYS = (
     *("metrics", "select", "positive", "max_length", "source", "grid", "patterns", "ptuning", "cls"),
 )
 CLS_ID = -1  # id of the pseudo-pattern that a plain classifier reads
-CLASS_METRICS = ("accuracy", "macro_f1", "f1_binary", "mcc", "f1a")  # read off a confusion matrix
+CLASS_METRICS = ("accuracy", "macro_f1", "weighted_f1", "f1_binary", "mcc", "f1a")  # read off a confusion matrix
 METRICS = (*CLASS_METRICS, "em", "answer_em", "answer_f1")
 OF_CANDIDATES = ("accuracy", "answer_em", "answer_f1")  # what can be said where each row has its own candidates
 
@@ -202,7 +202,7 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
         select=select,
         positive=positive,
         max_length=length,
-        source=_source(cfg.get("source"), labels),
+        source=read_source(cfg.get("source"), labels),
         patterns=patterns,
         grid=tuple(grid),
         cls=_cls(cfg.get("cls"), fields),
@@ -252,7 +252,8 @@ def _label(cfg: Any, labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     return _text(cfg.get("column", "label"), "task.label.column"), values
 
 
-def _source(cfg: Any, labels: tuple[str, ...]) -> Source:
+def read_source(cfg: Any, labels: tuple[str, ...]) -> Source:
+    """The checked `task.source` part."""
     cfg = _mapping(cfg, "task.source")
     _known_keys(cfg, ["files", "packaged", "hub", "counts"], "task.source")
     files = dict(_mapping(cfg.get("files") or {}, "task.source.files", empty=True))
