@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fewnlu.protocol.intervals import Interval, detectable, difference_interval, p_value
 
@@ -118,7 +119,6 @@ def spearman_interval(
     of the draws have no rho of their own. Seeded: equal records give equal intervals.
     """
     import numpy as np
-    from scipy import stats
 
     from fewnlu.protocol.statistics import spearman
 
@@ -134,12 +134,26 @@ def spearman_interval(
         return answer(math.nan, math.nan, "not defined: fewer than 3 points, or a constant vector")
     if n < 5:
         return answer(math.nan, math.nan, f"no interval from {n} points")
-    pick = np.random.default_rng(seed).integers(0, n, size=(draws, n))
-    rx, ry = stats.rankdata(x[pick], axis=1), stats.rankdata(y[pick], axis=1)
-    rx, ry = rx - rx.mean(1, keepdims=True), ry - ry.mean(1, keepdims=True)
-    norm = np.sqrt((rx**2).sum(1) * (ry**2).sum(1))
-    found = (rx * ry).sum(1)[norm > 0] / norm[norm > 0]
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(float)
+    rx, ry = _weighted_ranks(x, weights), _weighted_ranks(y, weights)
+    middle = (n + 1) / 2  # the mean of n ranks, whatever the ties
+    rx, ry = rx - middle, ry - middle
+    norm = np.sqrt((weights * rx**2).sum(1) * (weights * ry**2).sum(1))
+    found = (weights * rx * ry).sum(1)[norm > 1e-9] / norm[norm > 1e-9]
     if len(found) < 0.9 * draws:
         return answer(math.nan, math.nan, "no interval: too many ties")
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return answer(float(low), float(high), "over points of H; runs and rows fixed")
+
+
+def _weighted_ranks(values: Any, weights: Any) -> Any:
+    """Average ranks [draws, n] of values [n] of which each draw has weights[draw, i] copies; no sorting per draw."""
+    import numpy as np
+
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(values[order]) > 0])  # runs of equal values
+    sizes = np.add.reduceat(weights[:, order], starts, axis=1)
+    ranks = np.cumsum(sizes, axis=1) - sizes + (sizes + 1) / 2
+    out = np.empty_like(weights)
+    out[:, order] = np.repeat(ranks, np.diff(np.r_[starts, len(values)]), axis=1)
+    return out

@@ -173,6 +173,19 @@ def test_spearman_interval():
     assert math.isnan(spearman_interval([1, 2, 3, 4], [1, 2, 3, 4]).low)
 
 
+def test_weighted_ranks_are_the_ranks_of_the_drawn_points():
+    from scipy import stats
+
+    from fewnlu.protocol.comparison import _weighted_ranks
+
+    rng = np.random.default_rng(6)
+    x = np.round(rng.normal(size=12), 0)
+    weights = rng.multinomial(12, np.full(12, 1 / 12), size=20).astype(float)
+    for row, ranks in zip(weights, _weighted_ranks(x, weights), strict=True):
+        picked = np.repeat(np.arange(12), row.astype(int))
+        assert np.allclose(stats.rankdata(x[picked]), ranks[picked])
+
+
 def test_tables_of_different_shape_are_refused():
     with pytest.raises(ValueError, match="paired"):
         compare(np.ones((4, 3)), np.ones((4, 2)))

@@ -1,0 +1,88 @@
+"""What studies are called in tables: the task's columns, and a label that tells a study from its neighbours."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fewnlu.config import conf_dir
+from fewnlu.reporting.layout import METHOD_NAMES, PAPER_NAMES, SPLIT_NAMES
+from fewnlu.reporting.studies import Study
+
+
+def task_name(study: Study) -> str:
+    name = str(study.config["task"]["name"])
+    return PAPER_NAMES.get(name, name)
+
+
+def tasks_of(studies: Sequence[Study]) -> list[str]:
+    """Task names, the paper's first and in its order."""
+    order = list(PAPER_NAMES.values())
+    return sorted({task_name(s) for s in studies}, key=lambda t: (order.index(t) if t in order else len(order), t))
+
+
+def model_name(study: Study) -> str:
+    return str(study.config["model"]["name"])
+
+
+def method_name(study: Study) -> str:
+    """Method with its options and paradigm, as rows of the paper's Table 5: ``PET``, ``iPET(cross)``."""
+    config = study.config
+    method, paradigm = config["method"], config.get("paradigm") or {"name": "single"}
+    name = METHOD_NAMES.get(method["name"], str(method["name"]))
+    extra = _options("method", method)
+    if (config.get("aux") or {}).get("mlm_weight"):
+        name += "+MLM"
+    if paradigm["name"] != "single":
+        extra = [str(paradigm["name"]), *_options("paradigm", paradigm), *extra]
+    return f"{name} ({', '.join(extra)})" if extra else name
+
+
+def split_name(study: Study, *, options: bool = True) -> str:
+    """Strategy with what differs from its usual options; K where it is part of the splits."""
+    split = study.config["split"]
+    name = SPLIT_NAMES.get(split["name"], str(split["name"]))
+    extra = [f"K={study.k_total}"] if study.k_total and study.k_total > 1 else []
+    usual = _shipped("split", str(split["name"]))
+    if options:
+        extra += [f"r={split['ratio']}"] if "ratio" in split else []
+        extra += [f"{k}={v}" for k, v in split.items() if k not in ("name", "ratio") and usual.get(k) != v]
+    return f"{name} ({', '.join(extra)})" if extra else name
+
+
+def _options(group: str, section: dict[str, Any]) -> list[str]:
+    usual = _shipped(group, str(section["name"]))
+    return [f"{k}={v}" for k, v in section.items() if k != "name" and v not in (None, False) and usual.get(k) != v]
+
+
+@functools.cache
+def _shipped(group: str, name: str) -> dict[str, Any]:
+    """The file of that name in conf/: options that are as shipped go without saying."""
+    import yaml
+
+    try:
+        found = yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def labels(studies: Sequence[Study]) -> list[str]:
+    """One label per study: only the parts in which they differ; the study's key where nothing else does."""
+    parts = [
+        {
+            "task": task_name(s),
+            "method": method_name(s),
+            "model": model_name(s),
+            "split": split_name(s),
+            "seeds": ", ".join(f"{k} {v}" for k, v in s.seeds.items()),
+        }
+        for s in studies
+    ]
+    names = list(parts[0]) if parts else []
+    differ = [n for n in names if len({p[n] for p in parts}) > 1]
+    out = [" · ".join(p[n] for n in (differ or ["method"])) for p in parts]
+    count = Counter(out)
+    return [f"{text} #{s.key[:8]}" if count[text] > 1 else text for text, s in zip(out, studies, strict=True)]
