@@ -125,6 +125,11 @@ def _check_key(base: DictConfig, ov: Any) -> None:
                 known = [k for k in known if k != "hydra"] + ["method"]
             full = f"{where}.{part}" if where else part
             raise ConfigError(f"unknown key '{full}' in '{ov.input_line}': {choices(part, sorted(set(known)))}")
+        if part.isdigit() and OmegaConf.is_dict(node):
+            raise ConfigError(
+                f"{ov.input_line}: keys that are numbers can't be reached by dots; write "
+                f"'{'.'.join(parts[:i])}={{{part}: {{NAME: VALUE}}}}'"
+            )
         node = node._get_node(part) if OmegaConf.is_dict(node) else None
         if node is None or not OmegaConf.is_dict(node):
             return
