@@ -15,7 +15,7 @@ from fewnlu.protocol.trial import run_trial
 
 ROOT = Path(__file__).parents[1]
 # One run of this takes about half a second.
-SMALL = ("data.n_labeled=16", "data.limit_test=12", "hp.max_steps=4", "hp.eval_ratio=0.5", "split.k=2", "logger=none")
+SMALL = ("data.n_labeled=16", "data.limit_test=12", "hp.max_steps=4", "hp.eval_ratio=0.5", "logger=none")
 _LOADERS: dict[str | None, Any] = {}
 
 
@@ -64,7 +64,9 @@ class Workplace:
         return ["+method=pet", "model=local", f"model_args.path={self.models(family)}", *SMALL]
 
     def config(self, *overrides: str, family: str = "bert") -> dict[str, Any]:
-        return config(*self.base(family), *overrides)
+        """A composed config; K = 2 unless a split is chosen."""
+        own = [] if any(o.startswith(("split=", "split.k=")) for o in overrides) else ["split.k=2"]
+        return config(*self.base(family), *own, *overrides)
 
     def run(self, *overrides: str, family: str = "bert", sweep: str = "s") -> list[dict[str, Any]]:
         """Run one trial and return the results in the sweep's folder."""
@@ -82,3 +84,45 @@ class Workplace:
             text=True,
             timeout=240,
         )
+
+
+def write_task(
+    home: Path, name: str, *, patterns: int = 1, labeled: int = 16, test: bool = True, flip_test: bool = False
+) -> Path:
+    """A task of its own below `home`: `conf/task/NAME.yaml` for --config-dir, rows in `data/` for data.dir.
+
+    Rows are packaged reviews; `flip_test` turns every test label.
+    """
+    source = ROOT / "fewnlu/tasks/data/reviews"
+    names = ["negative", "positive"]
+    files = {"labeled": f"{name}-labeled.jsonl"} | ({"test": f"{name}-test.jsonl"} if test else {})
+    (home / "data").mkdir(parents=True, exist_ok=True)
+    for which, file in files.items():
+        rows = [json.loads(line) for line in (source / f"{which}.jsonl").read_text().splitlines()]
+        rows = rows[: labeled if which == "labeled" else 12]
+        if which == "test" and flip_test:
+            rows = [{**row, "label": names[1 - names.index(row["label"])]} for row in rows]
+        (home / "data" / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {
+        "name": name,
+        "labels": names,
+        "fields": {"text": "text"},
+        "label": "label",
+        "id": "id",
+        "unit": "{id}",
+        "metrics": ["accuracy"],
+        "select": ["accuracy"],
+        "max_length": 64,
+        "source": {"files": files},
+        "grid": list(range(patterns)),
+        "patterns": {
+            i: {
+                "template": "{text~} " + "so " * i + "it was [MASK].",
+                "verbalizer": {"negative": ["bad"], "positive": ["good"]},
+            }
+            for i in range(patterns)
+        },
+    }
+    (home / "conf" / "task").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / "task" / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    return home

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -108,7 +109,7 @@ def test_mdl_folds_are_balanced_and_never_empty(k: int) -> None:
     splits = strategy("mdl", k=k).splits(N64, 42)
     sizes = [len(s.dev) for s in splits]
     assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
-    for before, after in zip(splits, splits[1:], strict=False):
+    for before, after in itertools.pairwise(splits):
         assert after.train == before.train + before.dev
 
 
@@ -207,7 +208,7 @@ def test_units_are_counted_not_rows() -> None:
 
 @pytest.mark.parametrize("run", [4, -1, [0, 4], 1.5, [], True, "0", {"a": 1}, [0.0]])
 def test_split_run_must_list_existing_splits(run: Any) -> None:
-    with pytest.raises(ConfigError, match="split.run="):
+    with pytest.raises(ConfigError, match=r"split\.run="):
         runs_of({"run": run}, 4)
 
 
