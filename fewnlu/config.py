@@ -52,7 +52,22 @@ class Seed:
 class Data:
     dir: str | None = None
     n_labeled: int | None = field(default=None, metadata=_range(2))
+    per_class: int | None = field(default=None, metadata=_range(1))
     limit_test: int | None = field(default=None, metadata=_range(1))
+
+
+@dataclass
+class Reading:
+    """How answers of several masks are read (`fewnlu.prompts.readers.Reading`)."""
+
+    fill: Literal["most_confident_first", "left_to_right", "parallel"] = "most_confident_first"
+    length: Literal["sum", "mean"] = "sum"
+    hinge: Literal["example", "batch"] = "example"
+
+
+@dataclass
+class Wsc:
+    masks: Literal["labelled", "paper"] = "labelled"
 
 
 @dataclass
@@ -86,6 +101,8 @@ SECTIONS: dict[str, type] = {
     "hp": Hp,
     "seed": Seed,
     "data": Data,
+    "reading": Reading,
+    "wsc": Wsc,
     "model_args": ModelArgs,
     "runtime": Runtime,
     "search": Search,

@@ -78,7 +78,10 @@ def look_interval(max_steps: int, eval_ratio: float) -> int:
 
 @torch.no_grad()
 def score_rows(method: FewShotMethod, table: Table, rows: Sequence[int], eval_batch: int) -> np.ndarray:
-    """Log-scores [len(rows), labels] in the order of `rows`; only these are kept, never vocabulary logits (I089)."""
+    """Log-scores [len(rows), columns] in the order of `rows`, −inf where a row has fewer candidates than another.
+
+    Only these are kept, never vocabulary logits (fault I089).
+    """
     training = method.training
     method.eval()
     parts: list[tuple[list[int], Any]] = []
@@ -86,9 +89,9 @@ def score_rows(method: FewShotMethod, table: Table, rows: Sequence[int], eval_ba
         moved = method.transfer_batch_to_device(batch, method.device, 0)
         parts.append((positions, method.scores(moved).float().cpu().numpy()))
     method.train(training)
-    out = np.empty((len(rows), parts[0][1].shape[1]), dtype=np.float64)
+    out = np.full((len(rows), max(values.shape[1] for _, values in parts)), -np.inf, dtype=np.float64)
     for positions, values in parts:
-        out[positions] = values
+        out[positions, : values.shape[1]] = values
     return out
 
 

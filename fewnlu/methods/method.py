@@ -24,12 +24,14 @@ class Context:
         task: the task (labels, patterns).
         hp: canonical h.
         options: the method's own section of the config.
+        reader: reads answers off the model under the pattern of h (`fewnlu.prompts.readers.Reader`).
     """
 
     backbone: Any
     task: Any
     hp: dict[str, Any]
     options: dict[str, Any]
+    reader: Any = None
 
 
 class FewShotMethod(pl.LightningModule):
@@ -40,6 +42,7 @@ class FewShotMethod(pl.LightningModule):
         self.backbone = context.backbone
         self.hp = context.hp
         self.task = context.task
+        self.reader = context.reader
 
     def scores(self, batch: dict[str, Any]) -> Tensor:
         """Log-scores [rows, candidates]; argmax is the prediction, -inf where a row has fewer candidates."""

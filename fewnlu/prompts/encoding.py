@@ -25,22 +25,33 @@ KINDS = ("masked", "causal")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A row as token ids; `read` holds the positions that are read, `shortened` the number of tokens cut."""
+    """A row as token ids (negative: trainable slots, -1 the first); `read` holds the positions that are read, `shortened` the number of tokens cut.
+
+    Attributes:
+        train / evaluate: the sequences that training and evaluation read instead of this one (none: this one).
+        targets: what is scored at the read positions; see the readers that fill it in.
+        right: columns of the right answers, where the row brings its own.
+    """
 
     row_id: str
     input_ids: list[int]
     token_type_ids: list[int] | None
     read: list[int]
     shortened: int = 0
+    train: tuple[Encoded, ...] = ()
+    evaluate: tuple[Encoded, ...] = ()
+    targets: tuple[Any, ...] = ()
+    right: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class _Piece:
-    """A run of text and fields between masks and boundaries, or (`parts` empty) one mask."""
+    """A run of text and fields between masks and boundaries, or (`parts` empty) trainable slots or one mask."""
 
     parts: list[Text | Field]
     starts: bool  # begins its sequence
     b: bool  # lies in sequence B
+    slots: tuple[int, ...] = ()  # ids of trainable slots (no text): -1, -2, … in the order of the template
     owners: list[int | None] = field(default_factory=list)  # of each part: index of its shortenable field
 
 
@@ -65,8 +76,9 @@ class Encoder:
         self.template = parse(pattern.template, where, need_mask=pattern.id >= 0)
         self.pooled = self.template.n_masks == 0  # CLS: read at the first token (masked) or the last one (causal)
         parts = self.template.parts
-        if any(isinstance(p, Slots) or (isinstance(p, Mask) and p.multi) for p in parts):
-            raise ConfigError(f"{where}: {pattern.template!r} has slots or several masks, which need another method")
+        self.several = any(isinstance(p, Mask) and p.multi for p in parts)
+        if self.several and self.template.n_masks > 1:
+            raise ConfigError(f"{where}: {pattern.template!r} has a mask beside [MASK*]; a pattern reads one place")
         if self.pooled:
             parts = tuple(Text(" ") if kind == "causal" and isinstance(p, Boundary) else p for p in parts)
         elif kind == "causal":
@@ -88,16 +100,29 @@ class Encoder:
         """One row; see `encode_rows`."""
         return self.encode_rows([row])[0]
 
-    def encode_rows(self, rows: Sequence[Row]) -> list[Encoded]:
+    def encode_rows(self, rows: Sequence[Row], masks: Sequence[int] | None = None) -> list[Encoded]:
         """Encode rows, tokenising each piece of the template for all of them at once.
+
+        Args:
+            masks: of each row the number of masks that ``[MASK*]`` stands for; a causal model, which has none, keeps
+                that many tokens free for the answer.
 
         Raises:
             DataError: a row that stays too long when all its shortenable fields are one token.
+            ConfigError: ``[MASK*]`` without `masks`.
         """
+        if self.several and masks is None:
+            raise ConfigError(
+                f"{self.template.where}: {self.pattern.template!r} has [MASK*], which needs a reader of several masks"
+            )
+        masks = [1] * len(rows) if masks is None else masks
         columns: list[list[list[tuple[int, int | None]]]] = []
         for piece in self._layout:
+            if piece.slots:
+                columns.append([[(i, None) for i in piece.slots]] * len(rows))
+                continue
             if not piece.parts:
-                columns.append([[(self.tokenizer.mask_token_id, None)]] * len(rows))
+                columns.append([[(self.tokenizer.mask_token_id, None)] * n for n in masks])
                 continue
             rendered = [self._render(piece, row) for row in rows]
             tokens = self._pieces.encode([text for text, _ in rendered], after=not piece.starts)
@@ -107,7 +132,8 @@ class Encoder:
                     for (text, spans), found in zip(rendered, tokens, strict=True)
                 ]
             )
-        return [self._assemble(row, [column[n] for column in columns]) for n, row in enumerate(rows)]
+        free = masks if self.several and self.kind == "causal" else [0] * len(rows)
+        return [self._assemble(row, [column[n] for column in columns], free[n]) for n, row in enumerate(rows)]
 
     def _render(self, piece: _Piece, row: Row) -> tuple[str, list[tuple[int, int, int]]]:
         """Text of a piece and the span of each shortenable field in it. No piece ends in white space."""
@@ -122,10 +148,11 @@ class Encoder:
         text = text.rstrip()
         return text, [(start, min(end, len(text)), owner) for start, end, owner in spans]
 
-    def _assemble(self, row: Row, pieces: list[list[tuple[int, int | None]]]) -> Encoded:
+    def _assemble(self, row: Row, pieces: list[list[tuple[int, int | None]]], free: int = 0) -> Encoded:
         prefix, middle, suffix, types = self._special
-        cut = self._shorten(row, pieces, len(prefix) + len(middle) + len(suffix))
-        ids, read = list(prefix), []
+        cut = self._shorten(row, pieces, len(prefix) + len(middle) + len(suffix) + free)
+        ids = list(prefix)
+        read: list[int] = []
         kinds = [types[0]] * len(prefix)
         in_b = False
         for layout, tokens in zip(self._layout, pieces, strict=True):
@@ -133,8 +160,8 @@ class Encoder:
                 in_b = True
                 ids += middle
                 kinds += types[1]
-            if not layout.parts:
-                read.append(len(ids))
+            if not layout.parts and not layout.slots:
+                read.extend(range(len(ids), len(ids) + len(tokens)))
             ids += [i for i, _ in tokens]
             kinds += [types[2] if in_b else types[0]] * len(tokens)
         ids += suffix
@@ -180,7 +207,7 @@ class Encoder:
 
 def _layout(parts: Iterable[Part]) -> tuple[list[_Piece], int]:
     pieces: list[_Piece] = []
-    b, starts, n_fields = False, True, 0
+    b, starts, n_fields, n_slots = False, True, 0, 0
     fresh = True  # the next text or field opens a new piece
     for part in parts:
         if isinstance(part, Boundary):
@@ -188,6 +215,9 @@ def _layout(parts: Iterable[Part]) -> tuple[list[_Piece], int]:
         elif isinstance(part, Mask):
             pieces.append(_Piece([], starts, b))
             starts, fresh = False, True
+        elif isinstance(part, Slots):
+            pieces.append(_Piece([], starts, b, tuple(-1 - n_slots - i for i in range(part.n))))
+            starts, fresh, n_slots = False, True, n_slots + part.n
         elif isinstance(part, (Text, Field)):
             if fresh:
                 pieces.append(_Piece([], starts, b))
@@ -276,11 +306,12 @@ def collate(rows: Sequence[Encoded], pad_id: int) -> dict[str, torch.Tensor]:
 
     Returns:
         input_ids, attention_mask and, where the model has them, token_type_ids [rows, length];
-        read [rows, masks].
+        read [rows, masks], filled up with 0 where a row has fewer.
     """
     import torch
 
     longest = max(len(row.input_ids) for row in rows)
+    most = max(len(row.read) for row in rows)
 
     def padded(values: Iterable[list[int]], pad: int) -> torch.Tensor:
         return torch.tensor([v + [pad] * (longest - len(v)) for v in values], dtype=torch.long)
@@ -288,7 +319,7 @@ def collate(rows: Sequence[Encoded], pad_id: int) -> dict[str, torch.Tensor]:
     batch = {
         "input_ids": padded((row.input_ids for row in rows), pad_id),
         "attention_mask": padded(([1] * len(row.input_ids) for row in rows), 0),
-        "read": torch.tensor([row.read for row in rows], dtype=torch.long),
+        "read": torch.tensor([row.read + [0] * (most - len(row.read)) for row in rows], dtype=torch.long),
     }
     if rows[0].token_type_ids is not None:
         batch["token_type_ids"] = padded((row.token_type_ids or [] for row in rows), 0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fewnlu.errors import ConfigError
 from fewnlu.prompts.pieces import Pieces, tokenizer_name
-from fewnlu.prompts.template import Boundary, Template, Text, parse
+from fewnlu.prompts.template import Boundary, Field, Template, Text, parse
 from fewnlu.tasks.task import Pattern
 
 _OPENING = "([{<“‘«"
@@ -66,7 +66,8 @@ def resolve(
                 raise ConfigError(
                     f"{where}.{label}: '{word}' is {len(ids)} pieces in model {model} "
                     f"({' '.join(tokenizer.convert_ids_to_tokens(ids))}), and one mask reads one piece\n"
-                    f"{_same_start(found, label, ids[0])}Choose a word that is one piece there."
+                    f"{_same_start(found, label, ids[0])}Choose a word that is one piece there, or write [MASK*] in "
+                    "the template: as many masks as pieces."
                 )
             other = owner.setdefault(ids[0], (label, word))
             if other[0] != label:
@@ -75,6 +76,21 @@ def resolve(
                     f"piece '{tokenizer.convert_ids_to_tokens(ids[0])}' in model {model}; choose other words"
                 )
     return [[ids[0] for ids in found[label]] for label in labels]
+
+
+def render(text: Template, fields: Mapping[str, str]) -> str:
+    """The text of an answer, with the row's fields filled in."""
+    parts = (p.text if isinstance(p, Text) else p.render(fields) for p in text.parts if isinstance(p, (Text, Field)))
+    return " ".join("".join(parts).split())
+
+
+def answer_ids(tokenizer: Any, texts: Sequence[str], context: str, kind: str) -> list[list[int]]:
+    """Token ids of answers of any length, in the form that they would have in place of the masks; see `resolve`."""
+    pieces = Pieces(tokenizer)
+    space = "" if context in ("start", "open") else " "
+    found = [[t[0] for t in one] for one in pieces.encode([space + t for t in texts], after=context != "start")]
+    blank = {i for ids in found if len(ids) > 1 for i in ids[:1] if kind == "masked" and pieces.is_blank(i)}
+    return [ids[1:] if len(ids) > 1 and ids[0] in blank else ids for ids in found]
 
 
 def _word_ids(pieces: Pieces, word: str, context: str, kind: str) -> list[int]:

@@ -176,6 +176,8 @@ def _readable(task: Any, pattern: int, kind: str) -> bool:
     from fewnlu.prompts.template import parse as parse_template
     from fewnlu.prompts.template import usable_by_causal
 
+    if kind not in task.patterns[pattern].kinds:
+        return False
     return kind != "causal" or bool(usable_by_causal(parse_template(task.patterns[pattern].template)))
 
 

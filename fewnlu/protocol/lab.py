@@ -15,13 +15,14 @@ import torch
 from fewnlu.backbones.loading import load_backbone
 from fewnlu.methods.fit import Fitted, fit
 from fewnlu.methods.method import Context, method_class
-from fewnlu.prompts.encoding import shared
+from fewnlu.prompts.readers import Reader, reader_for
 from fewnlu.protocol.loggers import run_log
 from fewnlu.protocol.model import frozen_layers, where
 from fewnlu.protocol.setup import Setup
 from fewnlu.splits.datamodule import Table
 from fewnlu.splits.prefix import prefix_of
-from fewnlu.tasks.metrics import compute, select_score
+from fewnlu.tasks.metrics import score_rows as task_metrics
+from fewnlu.tasks.metrics import select_score
 
 
 class Lab:
@@ -43,6 +44,16 @@ class Lab:
             kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
         )
         self._tables: dict[Any, Table] = {}
+        self._readers: dict[int, Reader] = {}
+
+    def reader(self, h: dict[str, Any]) -> Reader:
+        """What reads answers off the model under the pattern of h."""
+        pattern, backbone, setup = self.setup.pattern(h), self.backbone, self.setup
+        if pattern.id not in self._readers:
+            self._readers[pattern.id] = reader_for(
+                backbone.tokenizer, backbone.kind, pattern, setup.task, setup.reading, setup.rows
+            )
+        return self._readers[pattern.id]
 
     def table(self, which: str, h: dict[str, Any]) -> Table | None:
         """All labelled or test rows under the pattern of h, encoded once."""
@@ -53,9 +64,11 @@ class Lab:
         key = (which, pattern.id)
         if key not in self._tables:
             backbone, task = self.backbone, self.setup.task
-            encoded = shared(backbone.tokenizer, backbone.kind, pattern, task.max_length)(rowset.rows)
-            gold = [-1 if r.label is None else task.label_id(r.label) for r in rowset.rows]
-            table = Table(encoded, gold, backbone.tokenizer.pad_token_id)
+            reader = self.reader(h)
+            gold = [task.gold(r) for r in rowset.rows]
+            encoded = reader.encode(rowset.rows)
+            pad = backbone.tokenizer.pad_token_id
+            table = Table(encoded, gold, pad, reader=reader, trains=which == "labeled")
             depends = (
                 backbone.weights_sha,
                 backbone.frozen,
@@ -64,6 +77,8 @@ class Lab:
                 pattern.template,
                 task.max_length,
                 torch.get_default_dtype(),
+                which,
+                reader.signature,
             )
             table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
             self._tables[key] = table
@@ -76,9 +91,7 @@ class Lab:
         return select_score(self.setup.task, self.metrics(scores, [self.setup.rows[r] for r in rows]))
 
     def metrics(self, scores: np.ndarray, rows: Sequence[Any]) -> dict[str, float]:
-        task = self.setup.task
-        gold = [task.label_id(str(r.label)) for r in rows]
-        return compute(task.metrics, scores, gold, task.labels, [r.meta for r in rows], task.positive)
+        return task_metrics(self.setup.task, scores, rows)
 
     def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]]) -> list[Fitted]:
         """Train on split k and score dev and test with the chosen weights; one result per h."""
@@ -89,7 +102,9 @@ class Lab:
         seed_all(seed)  # before anything with random initial weights is made (I067)
         self.backbone.restore()
         options = {n: v for n, v in setup.cfg["method"].items() if n not in {"name", "reads"}}
-        method = method_class(setup.cfg["method"]["name"])(Context(self.backbone, setup.task, h, options))
+        method = method_class(setup.cfg["method"]["name"])(
+            Context(self.backbone, setup.task, h, options, self.reader(h))
+        )
         micro = setup.cfg["runtime"]["micro_batch"] or h["batch_size"]
         units = [r.unit for r in setup.rows]
         labels = [str(r.label) for r in setup.rows]

@@ -107,6 +107,8 @@ class Predictions:
     gold: list[str | None]
     prediction: list[str]
     scores: dict[str, list[float]]  # label name -> log-score per row
+    candidates: list[list[str]] | None = None  # where each row has its own, with `scores_of` instead of `scores`
+    scores_of: list[list[float]] | None = None
 
 
 def write_record(folder: Path, result: dict[str, Any], meta: dict[str, Any], predictions: Predictions) -> None:
@@ -124,6 +126,8 @@ def write_record(folder: Path, result: dict[str, Any], meta: dict[str, Any], pre
     }
     for name, values in predictions.scores.items():
         columns[f"score:{name}"] = values
+    if predictions.candidates is not None:
+        columns |= {"candidates": predictions.candidates, "scores": predictions.scores_of}
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     write_atomic(folder / PREDICTIONS, buffer.getvalue())

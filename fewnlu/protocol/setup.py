@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError, choices
+from fewnlu.prompts.readers import Reading
 from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp
 from fewnlu.protocol.model import frozen_layers, kind_of, model_name, where
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
@@ -70,6 +72,11 @@ class Setup:
             return self.task.cls
         return self.task.pattern(h["pattern"])
 
+    @property
+    def reading(self) -> Reading:
+        """How several masks are read; single-mask patterns ignore it."""
+        return Reading(**(self.cfg.get("reading") or {}), **(self.cfg.get("wsc") or {}))
+
     def run_seed(self, k: int, rep: int) -> int:
         """Training seed of run (k, rep), derived from `seed.train`; the same for all h and methods."""
         return int(digest({"train": self.cfg["seed"]["train"], "k": k, "rep": rep}, 8), 16)
@@ -79,8 +86,11 @@ class Setup:
         cfg, args = self.cfg, self.cfg["model_args"]
         options = {k: v for k, v in cfg["split"].items() if k not in {"k", "run"}}
         return {
-            "task": cfg["task"],
-            "data": {"n_labeled": cfg["data"]["n_labeled"], "limit_test": cfg["data"]["limit_test"]},
+            # P-tuning's templates are part of what is compared only where they are read.
+            "task": {k: v for k, v in cfg["task"].items() if k != "ptuning" or cfg["method"].get("templates") == k},
+            **({"reading": dataclasses.asdict(self.reading)} if self.task.several else {}),
+            "data": {k: cfg["data"].get(k) for k in ("n_labeled", "limit_test")}
+            | ({"per_class": cfg["data"]["per_class"]} if cfg["data"].get("per_class") else {}),
             "model": {
                 "name": model_name(cfg),
                 "source": cfg["model"]["source"],
@@ -138,6 +148,7 @@ class Setup:
             missing = [label for label, n in self.counts(positions).items() if n == 0] if positions else []
             if missing:
                 out.append(f"no row of class {', '.join(missing)} in {name}")
+        out += [*self.data.labeled.notes, *(self.data.test.notes if self.data.test else ())]
         if self.data.n_leaks:
             out.append(f"{self.data.n_leaks} labelled rows dropped because their text is in test")
         return out

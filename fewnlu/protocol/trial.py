@@ -106,6 +106,7 @@ def _result(
 ) -> tuple[dict[str, Any], Predictions]:
     split, task, data = setup.splits[k], setup.task, setup.data
     warnings = setup.warnings(k)
+    warnings += lab.reader(h).notes([task.gold(setup.rows[i]) for i in split.train])
     shortened = {}
     for name, table in (("labeled", lab.table("labeled", h)), ("test", lab.table("test", h))):
         if table is not None:
@@ -115,6 +116,8 @@ def _result(
     if one.steps_done == 0:
         warnings.append("untrained: no update was made")
     predictions = Predictions([], [], [], [], {label: [] for label in task.labels})
+    if not task.labels:
+        predictions.candidates, predictions.scores_of = [], []
     scored: dict[str, Any] = {}
     sets = [("dev", [setup.rows[i] for i in split.dev], one.dev_scores)]
     sets.append(("test", list(data.test.rows) if data.test else [], one.test_scores))
@@ -128,11 +131,16 @@ def _result(
         chosen = argmax(scores)
         scored[name] = {"metrics": metrics, "select": select_score(task, metrics)}
         if name == "test":
-            scored[name]["controls"] = controls(task, [task.label_id(str(r.label)) for r in rows])
+            scored[name]["controls"] = controls(task, [task.gold(r) for r in rows], meta=[r.meta for r in rows])
         predictions.set += [name] * len(rows)
         predictions.id += [r.id for r in rows]
         predictions.gold += [r.label for r in rows]
-        predictions.prediction += [task.labels[c] for c in chosen]
+        predictions.prediction += [task.column_names(r)[c] for r, c in zip(rows, chosen, strict=True)]
+        if predictions.candidates is not None and predictions.scores_of is not None:
+            predictions.candidates += [list(task.column_names(r)) for r in rows]
+            predictions.scores_of += [
+                s[: len(task.column_names(r))].tolist() for r, s in zip(rows, scores, strict=True)
+            ]
         for j, label in enumerate(task.labels):
             predictions.scores[label] += scores[:, j].tolist()
     rows_used: dict[str, Any] = {

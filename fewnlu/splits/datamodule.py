@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from fewnlu.errors import DataError
 from fewnlu.prompts.encoding import Encoded, collate, length_sorted_batches
 from fewnlu.splits.strategy import Split
 
@@ -18,14 +19,39 @@ MAX_BATCH_TOKENS = 16384  # bounds the memory of an evaluation batch of long row
 class Table:
     """One set of rows under one pattern, encoded once and shared by all splits and trainings.
 
-    Attributes:
+    Args:
         encoded: one encoding per row.
-        gold: label id per row, -1 where a row has no label.
-        prefix: outputs of frozen layers per row, or None.
+        gold: score column per row, -1 where a row has no label.
+        prefix: outputs of frozen layers per sequence, or None.
+        reader: makes the batches (`fewnlu.prompts.readers.Reader`); None: plain ones.
+        trains: whether rows may be trained on, so that their training sequences are needed.
+
+    Attributes:
+        sequences: what a model is run on, one or several sequences a row.
     """
 
-    def __init__(self, encoded: Sequence[Encoded], gold: Sequence[int], pad_id: int, prefix: Any = None) -> None:
+    def __init__(
+        self,
+        encoded: Sequence[Encoded],
+        gold: Sequence[int],
+        pad_id: int,
+        prefix: Any = None,
+        reader: Any = None,
+        trains: bool = True,
+    ) -> None:
         self.encoded, self.gold, self.pad_id, self.prefix = list(encoded), list(gold), pad_id, prefix
+        self.reader = reader
+        self.sequences: list[Encoded] = []
+        self._own: dict[bool, list[list[int]]] = {False: [], True: []}  # train -> row -> indices of its sequences
+        for row in self.encoded:
+            evaluated, trained = row.evaluate or (row,), (row.train or (row,)) if trains else ()
+            start = len(self.sequences)
+            self.sequences += evaluated
+            self._own[False].append(list(range(start, len(self.sequences))))
+            if trained and (len(trained) != len(evaluated) or trained[0] is not evaluated[0]):
+                start = len(self.sequences)
+                self.sequences += trained
+            self._own[True].append(list(range(start, start + len(trained))))
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -34,20 +60,34 @@ class Table:
     def ids(self) -> list[str]:
         return [e.row_id for e in self.encoded]
 
-    def batch(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Right-padded tensors of these rows: input_ids, attention_mask [R, T], read [R, M], gold [R], rows."""
-        out: dict[str, Any] = collate([self.encoded[r] for r in rows], self.pad_id)
-        out["gold"] = torch.tensor([self.gold[r] for r in rows])
+    def batch(self, rows: Sequence[int], train: bool = False) -> dict[str, Any]:
+        """Right-padded tensors of these rows: input_ids, attention_mask [S, T], read [S, M] of their S sequences (one a
+        row, unless the reader needs more), gold [R], rows, and what the reader adds."""
+        encoded, gold = [self.encoded[r] for r in rows], [self.gold[r] for r in rows]
+        if self.reader is not None:
+            out: dict[str, Any] = self.reader.collate(encoded, gold, self.pad_id, train)
+        else:
+            out = {**collate(encoded, self.pad_id), "gold": torch.tensor(gold)}
         out["rows"] = list(rows)
         if self.prefix is not None:
-            out["prefix"] = self.prefix.batch(rows)
+            out["prefix"] = self.prefix.batch([s for r in rows for s in self._own[train][r]])
         return out
 
+    def train_batch(self, rows: Sequence[int]) -> dict[str, Any]:
+        """A batch of the sequences that training reads."""
+        return self.batch(rows, train=True)
+
     def batches(self, rows: Sequence[int], max_rows: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """(positions within `rows`, batch), sorted by length so that little is padding."""
-        lengths = [len(self.encoded[r].input_ids) for r in rows]
+        """(positions within `rows`, batch) for evaluation, sorted by length so that little is padding."""
+        lengths = [sum(len(self.sequences[s].input_ids) for s in self._own[False][r]) for r in rows]
         for positions in length_sorted_batches(lengths, max_rows, MAX_BATCH_TOKENS):
             yield positions, self.batch([rows[p] for p in positions])
+
+    def sequence_batches(self, max_rows: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        """(indices, tensors) of all sequences, whatever row they belong to."""
+        lengths = [len(s.input_ids) for s in self.sequences]
+        for positions in length_sorted_batches(lengths, max_rows, MAX_BATCH_TOKENS):
+            yield positions, dict(collate([self.sequences[p] for p in positions], self.pad_id))
 
 
 class RowStream(torch.utils.data.Sampler[list[int]]):
@@ -92,9 +132,18 @@ class FewShotData(pl.LightningDataModule):
         self.k, self.split = k, split
 
     def connect(self, labeled: Table, *, updates: int, batch_size: int, micro_batch: int, seed: int) -> FewShotData:
-        """Set the encoded rows and the run's batches; returns itself."""
+        """Set the encoded rows and the run's batches; returns itself.
+
+        Raises:
+            DataError: the reader can train on none of the split's train rows.
+        """
         self.labeled = labeled
-        self.stream = RowStream(self.split.train, updates, batch_size, micro_batch, seed)
+        reader = labeled.reader
+        rows = [r for r in self.split.train if reader is None or reader.trains_on(labeled.gold[r])]
+        if not rows and updates:
+            notes = reader.notes([labeled.gold[r] for r in self.split.train]) if reader else []
+            raise DataError(f"split {self.k} has no row to train on{': ' if notes else ''}{'; '.join(notes)}")
+        self.stream = RowStream(rows, updates, batch_size, micro_batch, seed)
         return self
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -102,7 +151,7 @@ class FewShotData(pl.LightningDataModule):
         return DataLoader(
             list(range(len(self.labeled))),  # type: ignore[arg-type]
             batch_sampler=self.stream,
-            collate_fn=self.labeled.batch,
+            collate_fn=self.labeled.train_batch,
             generator=torch.Generator().manual_seed(0),
             num_workers=0,
         )

@@ -20,11 +20,11 @@ BATCH_ROWS = 16  # part of what makes values reproducible to the bit: not a sett
 
 
 class Prefix:
-    """States entering the first trained layer for all rows of a table, stored without padding.
+    """States entering the first trained layer for all sequences of a table, stored without padding.
 
     Args:
-        states: [tokens of all rows, H].
-        lengths: tokens per row.
+        states: [tokens of all sequences, H].
+        lengths: tokens per sequence.
     """
 
     def __init__(self, states: Tensor, lengths: Sequence[int]) -> None:
@@ -63,11 +63,11 @@ def prefix_of(key: Any, backbone: Any, table: Table, cache_gb: float) -> Prefix 
 
 
 def _compute(backbone: Any, table: Table, room: float) -> Prefix:
-    lengths = [len(e.input_ids) for e in table.encoded]
+    lengths = [len(s.input_ids) for s in table.sequences]
     device = next(backbone.parameters()).device
     states: Tensor | None = None
     starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-    for positions, batch in table.batches(range(len(table)), BATCH_ROWS):
+    for positions, batch in table.sequence_batches(BATCH_ROWS):
         kinds = batch.get("token_type_ids")
         out = backbone.prefix(
             batch["input_ids"].to(device),

@@ -91,7 +91,10 @@ def wsc(item: Item, which: str, place: str) -> list[dict[str, Any]]:
         Rejected: a span is not in the text near its index, so nothing could be marked at the right place.
     """
     if "true_target" in item or "false_target" in item:
-        pair = [("-true", item.get("true_target"), True), ("-false", item.get("false_target"), False)]
+        pair: list[tuple[str, Any, Any]] = [
+            ("-true", item.get("true_target"), True),
+            ("-false", item.get("false_target"), False),
+        ]
         targets = [(copy, target, label) for copy, target, label in pair if target]
     else:
         targets = [("", item.get("target", item), item.get("label"))]

@@ -38,7 +38,9 @@ class Pattern:
 
     @property
     def answer(self) -> str:
-        """``words``, ``choices`` or ``span``."""
+        """``words``, ``choices`` or ``span``; ``none`` for the plain input of a classifier."""
+        if "[MASK" not in self.template:
+            return "none"
         if self.span:
             return "span"
         return "choices" if "[MASK*]" in self.template or not self.verbalizer else "words"

@@ -193,13 +193,19 @@ def _short_classes(task: Task, rows: Sequence[Row], per_class: int | None) -> li
 
 
 def limit(rows: Sequence[Row], n: int | None) -> list[Row]:
-    """The `n` rows whose ids have the smallest SHA-256, in file order; a larger `n` holds a smaller one."""
-    if n is None or n >= len(rows):
-        return list(rows)
-    if n < 1:
+    """The `n` rows whose ids have the smallest SHA-256, in file order; a larger `n` holds a smaller one.
+
+    Where a metric scores groups of rows (MultiRC: the answers of a question), groups are kept or left out as a whole.
+    """
+    if n is not None and n < 1:
         raise ConfigError(f"data.limit_test: {n} is no number of rows; use null for all")
-    order = sorted(range(len(rows)), key=lambda i: hashlib.sha256(rows[i].id.encode()).hexdigest())
-    return [rows[i] for i in sorted(order[:n])]
+    groups: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(row.meta.get("group", row.id), []).append(i)
+    if n is None or n >= len(groups):
+        return list(rows)
+    order = sorted(groups, key=lambda group: hashlib.sha256(group.encode()).hexdigest())
+    return [rows[i] for i in sorted(i for group in order[:n] for i in groups[group])]
 
 
 def drop_leaks(labeled: Sequence[Row], test: Iterable[Row]) -> tuple[list[Row], int]:
