@@ -108,7 +108,7 @@ SECTIONS: dict[str, type] = {
     "search": Search,
 }
 # Sections whose keys are those of the chosen YAML file (or of a validator of their own).
-GROUPS = ("task", "model", "method", "split", "paradigm", "trainer", "logger")
+GROUPS = ("task", "model", "method", "split", "paradigm", "decode", "trainer", "logger")
 # Keys of a group's file that make it what it is: another value is another file.
 FIXED = {
     "model": ("name", "source", "kind"),

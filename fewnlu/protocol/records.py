@@ -57,7 +57,7 @@ SHORT = {
 def h_name(h: dict[str, Any]) -> str:
     """A folder name that shows h: ``p0-lr5e-05-T30-e0.2-b8-…``; the run's key, not this name, is its identity."""
     ordered = [n for n in SHORT if n in h] + sorted(n for n in h if n not in SHORT)
-    return "-".join(f"{SHORT.get(n, n)}{_short(h[n])}" for n in ordered)
+    return "-".join(f"{SHORT.get(n, n)}{_short(h[n])}" for n in ordered) or "h"
 
 
 def _short(value: Any) -> str:

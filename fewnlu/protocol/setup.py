@@ -164,6 +164,10 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     Raises:
         ConfigError, DataError: whatever keeps this trial from being run; no model has been read by then.
     """
+    if cfg["method"]["input"] == "question":
+        from fewnlu.protocol.answering import read_answering
+
+        return read_answering(cfg)
     task = task_from_config(cfg["task"])
     where(cfg)
     if cfg["method"]["input"] == "cls" and task.cls is None:

@@ -77,6 +77,10 @@ def _open_lab(setup: Setup, study: tuple[str, str], folder_of: Any, threads: int
 
     if threads:
         torch.set_num_threads(threads)
+    if setup.cfg["method"]["input"] == "question":
+        from fewnlu.protocol.answerlab import AnswerLab
+
+        return AnswerLab(setup, study, folder_of({}, 0, 0).parents[1])
     from fewnlu.protocol.lab import Lab
 
     return Lab(setup, study, folder_of)
@@ -104,6 +108,8 @@ def _run(
 def _result(
     setup: Setup, study: tuple[str, str], lab: Any, h: dict[str, Any], k: int, rep: int, one: Any
 ) -> tuple[dict[str, Any], Predictions]:
+    if setup.cfg["method"]["input"] == "question":
+        return lab.result(one, h, k)
     split, task, data = setup.splits[k], setup.task, setup.data
     warnings = setup.warnings(k)
     warnings += lab.reader(h).notes([task.gold(setup.rows[i]) for i in split.train])

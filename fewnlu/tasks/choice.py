@@ -60,6 +60,7 @@ class ChoiceTask:
     max_length: int
     source: Source
     positive: None = None
+    several: bool = False  # as in `Task`: nothing is read at masks
 
     def label_id(self, label: str) -> int:
         """Index of a label."""
