@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,19 +41,30 @@ def k_curves(
 
     CV and MDL studies of different K, which are studies of their own, join into one curve.
     """
-    curves: dict[tuple[str, str, str, str], dict[int, Summary]] = {}
+    groups: dict[tuple[str, str], dict[int, Summary]] = {}
+    names: dict[tuple[str, str], tuple[str, str, str, str]] = {}
     for study in studies:
         if not study.runs:
             continue
-        name = split_name(replace(study, k_total=None))
-        ident = (task_name(study), model_name(study), method_name(study), name)
+        group = (study.key, canonical(study.seeds))  # K is in neither
+        names[group] = (
+            task_name(study),
+            model_name(study),
+            method_name(study),
+            split_name(replace(study, k_total=None)),
+        )
         for k in ks:
             cut = at_k(study, k)
             if cut is not None:
-                key = ident
-                if k in curves.get(key, {}):  # other seeds, or another version of the data: a curve of its own
-                    key = (*ident[:3], f"{name} #{study.key[:8]} {canonical(study.seeds)}")
-                curves.setdefault(key, {})[k] = summarise(cut)
+                groups.setdefault(group, {})[k] = summarise(cut)
+    count = Counter(names[group] for group in groups)
+    curves = {}
+    for group, by_k in groups.items():
+        name = names[group]
+        if count[name] > 1:  # other options, data or seeds
+            seeds = " ".join(f"{k}{v}" for k, v in next(iter(by_k.values())).study.seeds.items())
+            name = (*name[:3], f"{name[3]} #{group[0][:8]} {seeds}")
+        curves[name] = by_k
     return curves
 
 

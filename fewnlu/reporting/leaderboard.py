@@ -1,0 +1,75 @@
+"""`report leaderboard`: studies of several sweeps, one table per task and test set, best first; warns of mixtures."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fewnlu.errors import ConfigError
+from fewnlu.reporting.checks import mixtures, versions_of, where
+from fewnlu.reporting.commands import emit, read
+from fewnlu.reporting.layout import MISSING, Table, mean_std, number, percent
+from fewnlu.reporting.names import method_name, model_name, split_name, task_name
+from fewnlu.reporting.studies import Summary, summarise
+from fewnlu.reporting.sure import chosen_runs, sureness
+
+SHOWN = ("torch", "transformers", "fewnlu")
+
+
+def run(args: argparse.Namespace) -> int:
+    studies = read(args.dirs)
+    if args.where:
+        studies = where(studies, args.where)
+        if not studies:
+            raise ConfigError(f"--where {args.where!r}: no run was made with that")
+    tables = leaderboard([summarise(s) for s in studies])
+    emit(tables, args.format, args.out, mixtures(studies))
+    return 1 if any(s.failed or s.damaged for s in studies) else 0
+
+
+def leaderboard(summaries: Sequence[Summary]) -> list[Table]:
+    """One table per task and content of the test rows: scores on other rows never share a table (fault I055)."""
+    groups: dict[tuple[str, str], list[Summary]] = defaultdict(list)
+    for s in summaries:
+        runs = chosen_runs(s)
+        if runs:
+            groups[task_name(s.study), ((runs[0]["rows"].get("test") or {}).get("sha256") or "")[:8]].append(s)
+    out = []
+    for (task, sha), found in sorted(groups.items()):
+        found = sorted(found, key=lambda s: (-s.test["select"].mean if s.test else math.inf, s.study.name))
+        n_shas = sum(t == task for t, _ in groups)
+        title = f"{task}: {len(found)} studies" + (f" on test rows {sha or 'none'}" if n_shas > 1 else "")
+        note = "In percent: mean±std over the runs of h*, chosen on dev alone. Data: hash of the labelled rows."
+        out.append(Table(f"leaderboard-{task}-{sha or 'no-test'}", title, _HEADER, [_row(s) for s in found], [note]))
+    return out
+
+
+_HEADER = ["method", "model", "strategy", "seeds", "test", "95 % interval", "dev", "Spearman", "runs", "failed"]
+_HEADER += ["data", "study", "versions"]
+
+
+def _row(s: Summary) -> list[str]:
+    study, runs, interval, test = s.study, chosen_runs(s), sureness(s).interval, s.test.get("select")
+    versions = [versions_of(r) for r in runs]
+    shown = []
+    for name in SHOWN:
+        found = sorted({v[name] for v in versions if name in v})
+        if found:
+            shown.append(f"{name} {'/'.join(found)}" + (" MIXED" if len(found) > 1 else ""))
+    have = f"{len(runs)} of {study.wanted}" if len(runs) < study.wanted else str(len(runs))
+    sure = not isinstance(interval, str) and interval.known
+    return [
+        *(method_name(study), model_name(study), split_name(study)),
+        " ".join(f"{k}={v}" for k, v in study.seeds.items()),
+        mean_std(test.mean, test.std) if test else MISSING,
+        f"{percent(interval.low)} to {percent(interval.high)}" if sure and not isinstance(interval, str) else MISSING,
+        percent(s.choice.mean),
+        number(s.rho, 3),
+        have,
+        str(len(study.failed)),
+        runs[0]["rows"]["labeled"]["sha256"][:8],
+        study.key[:8],
+        ", ".join(shown) or MISSING,
+    ]

@@ -1,0 +1,94 @@
+"""`report show`: every study as text; with --out also Markdown, CSV, figures and the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fewnlu.errors import ConfigError
+from fewnlu.protocol.intervals import ESTIMAND
+from fewnlu.reporting.checks import mixtures
+from fewnlu.reporting.commands import read
+from fewnlu.reporting.layout import Table
+from fewnlu.reporting.paper import k_table, paper_tables, seeds_table, studies_table
+from fewnlu.reporting.studies import Summary, summarise
+from fewnlu.reporting.sure import sure_table
+from fewnlu.reporting.tables import studies_text
+from fewnlu.reporting.views import k_curves
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.format == "html" and args.out is None:
+        raise ConfigError("--format html needs --out DIR: the page is written there as index.html")
+    studies = read(args.dirs)
+    summaries = [summarise(s) for s in studies]
+    warnings = mixtures(studies)
+    curves = k_curves(studies, args.k)
+    several = {ident: by_k for ident, by_k in curves.items() if len(by_k) > 1 or len(args.k) == 1}
+    tables: list[Table | None] = [sure_table(summaries), k_table(several), seeds_table(studies, summaries)]
+    extra = [t for t in tables if t is not None]
+    if args.out is None:
+        _print(args.format or "text", summaries, extra, warnings)
+    else:
+        write(Path(args.out), args, summaries, [*extra, *paper_tables(summaries)], warnings, several)
+    return 1 if any(s.failed or s.damaged for s in studies) else 0
+
+
+def _print(form: str, summaries: Sequence[Summary], extra: list[Table], warnings: Sequence[str]) -> None:
+    for text in warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    if form == "text":
+        print("\n\n".join([studies_text(summaries), *(t.text() for t in extra)]))
+    elif form == "markdown":
+        print(markdown([*extra, *paper_tables(summaries)], warnings))
+    else:
+        print(studies_table(summaries).csv(), end="")
+
+
+def markdown(tables: Sequence[Table], warnings: Sequence[str]) -> str:
+    """All tables as one document."""
+    lines = ["# Report", "", f"What intervals are about: {ESTIMAND}.", ""]
+    lines += [f"- **Warning:** {w}" for w in warnings] + ([""] if warnings else [])
+    return "\n".join([*lines, *(t.markdown() for t in tables)])
+
+
+def write(
+    out: Path,
+    args: argparse.Namespace,
+    summaries: Sequence[Summary],
+    tables: Sequence[Table],
+    warnings: Sequence[str],
+    curves: dict[Any, dict[int, Summary]],
+) -> None:
+    """Write what was asked for below `out` and say what was written."""
+    wanted = {args.format} if args.format else {"markdown", "csv", "html"}
+    out.mkdir(parents=True, exist_ok=True)
+    for text in warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    if "text" in wanted:
+        body = "\n\n".join([studies_text(summaries), *(t.text() for t in tables)])
+        (out / "report.txt").write_text(body + "\n", encoding="utf-8")
+    if "markdown" in wanted:
+        (out / "report.md").write_text(markdown(tables, warnings), encoding="utf-8")
+    if "csv" in wanted:
+        (out / "tables").mkdir(exist_ok=True)
+        for table in [studies_table(summaries), *tables]:
+            (out / "tables" / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
+    if "html" in wanted:
+        from fewnlu.reporting.page import page
+
+        html = page(summaries, tables, warnings, out.absolute(), text=not args.no_text)
+        (out / "index.html").write_text(html, encoding="utf-8")
+    drawn = 0
+    if not args.no_figures and args.format is None:
+        try:
+            from fewnlu.reporting.figures import draw_all
+
+            drawn = len(draw_all(summaries, curves, out / "figures"))
+        except ConfigError as err:  # the extra is not installed: all else is written
+            print(f"warning: {err}", file=sys.stderr)
+    files = sorted({p.name for p in out.iterdir() if not p.name.startswith(".")})
+    print(f"{len(summaries)} studies → {out}: {', '.join(files)}" + (f"; {drawn} figures" if drawn else ""))
