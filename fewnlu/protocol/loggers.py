@@ -77,7 +77,7 @@ def _finish_wandb(run: Any, outcome: dict[str, Any] | None, code: int) -> None:
         for name, value in (outcome or {}).items():
             if name != "looks" and value is not None:
                 run.summary[name] = value
-        run.finish(exit_code=code, quiet=True)
+        run.finish(exit_code=code)
 
 
 def wandb_mode(conf: dict[str, Any]) -> str:
