@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from fewnlu.tasks.task import Task
 
 Raw = Iterator[tuple[str, int, Mapping[str, Any]]]  # place as errors name it, 1-based number, JSON object
 Found = tuple[Raw, str, Mapping[str, int] | None]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def raw_rows(task: Task, data: Mapping[str, Any], which: str) -> Found | None:
@@ -157,12 +159,26 @@ def _hub(task: Task, which: str) -> Found | None:
         raise DataError(
             f"{origin} could not be read: {reason}\n"
             f"Without network: set data.dir=FOLDER with {_expected(task)},\n"
-            "or fetch it once where there is network and point HF_HOME at that cache."
+            "or give this command once where there is network and point HF_HOME at that cache."
         ) from error
+    _check_revision(table, origin, task)
     names = getattr(table.features.get(task.label_column), "names", None)
     if names is not None and hub.label_names is not None and set(names) != set(hub.label_names):
         raise DataError(f"{origin}: its label names are {list(names)}, the task expects {list(hub.label_names)}")
     return _hub_rows(table, origin, task, names or hub.label_names), origin, hub.counts.get(which)
+
+
+def _check_revision(table: Any, origin: str, task: Task) -> None:
+    # Offline, datasets takes the newest copy in its cache whatever revision was asked for, with a warning alone; the
+    # folder of a cached copy is named after its commit.
+    asked = task.source.hub.revision if task.source.hub else ""
+    files = getattr(table, "cache_files", None) or [{"filename": asked}]
+    found = Path(str(files[0]["filename"])).parent.name
+    if _COMMIT.fullmatch(found) and _COMMIT.fullmatch(asked) and found != asked:
+        raise DataError(
+            f"{origin} is not in the cache, only revision {found} of it.\n"
+            f"Set task.source.hub.revision to it if it will do, or data.dir=FOLDER with {_expected(task)}"
+        )
 
 
 def _hub_rows(table: Any, origin: str, task: Task, names: Sequence[str] | None) -> Raw:
