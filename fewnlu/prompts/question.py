@@ -20,7 +20,7 @@ from fewnlu.tasks.task import Row, Task
 
 FORMS = ("auto", "chat", "base")
 ANSWERS = ("letters", "texts")
-SPACES = ("auto", "off")
+SPACES = ("auto", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Asker:
     Args:
         wording: of the task.
         template: (messages) -> text, the model's chat template ending in its generation prompt; None: the base form.
-        leading_space: 'auto': white space between prompt and answer belongs to the answer; 'off': the prompt is left
+        leading_space: 'auto': white space between prompt and answer belongs to the answer; 'none': the prompt is left
             as it stands and answers follow without a space, as in the published benchmark.
         shots: demonstrations before each row.
         pool: rows that may be shown; never the row itself or one of equal text.

@@ -24,6 +24,7 @@ class SummaryCallback(Callback):
 def _summary(sweep: Path) -> None:
     global status
     # The one import that runs up: a callback is where the protocol hands over to the report.
+    from fewnlu.reporting.answers import answer_tables
     from fewnlu.reporting.studies import read_studies, summarise
     from fewnlu.reporting.tables import studies_text
 
@@ -31,6 +32,8 @@ def _summary(sweep: Path) -> None:
     shown = [s for s in studies if only is None or s.name in only]
     print()
     print(studies_text([summarise(s) for s in shown]) if shown else f"no records in {sweep}")
+    for table in answer_tables(shown):
+        print(f"\n{table.text()}")
     if len(studies) > len(shown):
         print(f"\n{len(studies) - len(shown)} other studies are in {sweep}: python -m fewnlu.report show {sweep}")
     if any(s.failed or s.damaged for s in shown) or not shown:

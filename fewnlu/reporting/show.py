@@ -10,6 +10,7 @@ from typing import Any
 
 from fewnlu.errors import ConfigError
 from fewnlu.protocol.intervals import ESTIMAND
+from fewnlu.reporting.answers import answer_tables
 from fewnlu.reporting.checks import mixtures
 from fewnlu.reporting.commands import read
 from fewnlu.reporting.layout import Table
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     curves = k_curves(studies, args.k)
     several = {ident: by_k for ident, by_k in curves.items() if len(by_k) > 1 or len(args.k) == 1}
     tables: list[Table | None] = [sure_table(summaries), k_table(several), seeds_table(studies, summaries)]
-    extra = [t for t in tables if t is not None]
+    extra = [*answer_tables(studies), *(t for t in tables if t is not None)]
     if args.out is None:
         _print(args.format or "text", summaries, extra, warnings)
     else:
