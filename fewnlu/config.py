@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -97,6 +98,21 @@ class Search:
     methods: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class Launcher:
+    """What the overlays launcher=slurm and launcher=submitit_local hand on to Hydra's launcher."""
+
+    wait: bool = True
+    partition: str | None = None
+    account: str | None = None
+    minutes: int = field(default=240, metadata=_range(1))
+    gpus: int | None = field(default=None, metadata=_range(0))
+    cpus: int = field(default=2, metadata=_range(1))
+    memory_gb: int | None = field(default=None, metadata=_range(1))
+    parallel: int = field(default=16, metadata=_range(1))
+    setup: list[Any] = field(default_factory=list)
+
+
 SECTIONS: dict[str, type] = {
     "hp": Hp,
     "seed": Seed,
@@ -106,6 +122,7 @@ SECTIONS: dict[str, type] = {
     "model_args": ModelArgs,
     "runtime": Runtime,
     "search": Search,
+    "launcher": Launcher,
 }
 # Sections whose keys are those of the chosen YAML file (or of a validator of their own).
 GROUPS = ("task", "model", "method", "split", "paradigm", "decode", "trainer", "logger")
@@ -196,7 +213,7 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
     Raises:
         ConfigError: an unknown key, a wrong type, or a value out of range.
     """
-    known_top = [*SECTIONS, *GROUPS, "sweep"]
+    known_top = [*SECTIONS, *GROUPS, "sweep", "trust"]
     for key in cfg:
         if key not in known_top:
             hint = f" Groups are chosen as +{key}=NAME only for: method, experiment." if key in {"methods"} else ""
@@ -210,7 +227,9 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
     _check_space((cfg.get("search") or {}).get("space") or {}, shown)
     _check_logger(cfg.get("logger") or {}, shown)
     _check_trainer(cfg.get("trainer") or {}, shown)
+    _check_keys("launcher", cfg.get("launcher") or {}, base.get("launcher") or {}, shown)
     _check_sweep_name(cfg.get("sweep"), shown)
+    _check_trust(cfg.get("trust"), shown)
 
 
 def _check_section(name: str, schema: type, values: dict[str, Any], shown: str) -> None:
@@ -313,12 +332,22 @@ def _check_trainer(flags: dict[str, Any], shown: str) -> None:
             )
 
 
+SWEEP_NAME = re.compile(r"[^\W_][\w.,+=@-]{0,99}")
+
+
 def _check_sweep_name(name: Any, shown: str) -> None:
-    text = str(name)
-    if not isinstance(name, str) or not text or text in {".", ".."} or any(c in text for c in "/\\\0"):
+    if not isinstance(name, str) or not SWEEP_NAME.fullmatch(name):
         raise ConfigError(
-            f"sweep={name!r}: expected a plain folder name without slashes; records go to multirun/<sweep>.{shown}"
+            f"sweep={name!r}: expected a plain folder name of letters, digits and . , + = @ _ - (no slashes or spaces, "
+            f"at most 100); records go to multirun/<sweep>.{shown}"
         )
+
+
+def _check_trust(names: Any, shown: str) -> None:
+    names = [] if names is None else names
+    for name in names if isinstance(names, list) else [None]:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise ConfigError(f"trust={names!r}: expected a list of module names, as in 'trust=[mymodule]'.{shown}")
 
 
 def canonical_hp(values: dict[str, Any]) -> dict[str, Any]:

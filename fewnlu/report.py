@@ -1,25 +1,43 @@
-"""python -m fewnlu.report show|sensitivity|compare|leaderboard|export DIR…: what the records of sweeps say."""
+"""python -m fewnlu.report show|status|sensitivity|compare|leaderboard|export DIR…: what the records of sweeps say."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from fewnlu.errors import FewnluError
+from fewnlu.errors import ConfigError, FewnluError
 from fewnlu.reporting.commands import add_commands, run
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; exit status 0, 1 where a run failed, 2 where a folder holds no records."""
+    """Entry point; exit status 0, 1 where a run failed or is missing, 2 where a folder holds no records."""
     parser = argparse.ArgumentParser(prog="python -m fewnlu.report", description="Reports from the records of sweeps.")
     commands = parser.add_subparsers(dest="command", required=True)
     add_commands(commands)
+    status = commands.add_parser("status", help="done, running, failed, damaged and missing runs, and why")
+    status.add_argument("dirs", nargs="+", metavar="DIR", help="a sweep's folder, such as multirun/main")
     args = parser.parse_args(argv)
     try:
-        sys.exit(run(args))
+        sys.exit(_status([Path(d) for d in args.dirs]) if args.command == "status" else run(args))
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
+
+
+def _status(dirs: list[Path]) -> int:
+    from fewnlu.reporting.status import read_status, status_text
+
+    worst = 0
+    for folder in dirs:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; sweeps lie in multirun/<sweep>")
+        found = read_status(folder)
+        if not found.runs:
+            raise ConfigError(f"{folder}: no runs and no command that asked for some; sweeps lie in multirun/<sweep>")
+        print(status_text(found))
+        worst = max(worst, int(any(run.state not in {"done", "running"} for run in found.runs)))
+    return worst
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ can't be run), then Hydra launches jobs, each job is one trial, and a callback p
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,45 @@ def job(cfg: DictConfig) -> float:
     """Hydra's task function: one trial. Failures are recorded, not raised: a raise would cost the sweep its summary."""
     from hydra.core.hydra_config import HydraConfig
 
-    from fewnlu.protocol.trial import run_trial
+    from fewnlu import plugins
+    from fewnlu.protocol import devices, stop
+    from fewnlu.protocol.atomic import DiskFull
 
+    if stop.requested():
+        return math.nan
     node = HydraConfig.get()
     plain = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(plain, dict)
-    values: dict[str, Any] = {str(k): v for k, v in plain.items() if k not in {"launcher", "experiment"}}
+    values: dict[str, Any] = {str(k): v for k, v in plain.items() if k != "experiment"}
     root = Path(node.runtime.cwd)
     if values["data"]["dir"]:
         values["data"]["dir"] = str((root / Path(values["data"]["dir"]).expanduser()).resolve())
+    plugins.trust(values["trust"])
+    if node.runtime.choices.get("hydra/launcher") == "joblib":
+        devices.claim()  # before torch looks at the devices
+    from fewnlu.protocol.trial import run_trial
+
     try:
         return run_trial(values, (root / node.sweep.dir).resolve(), threads=_threads(values, node))
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         _fail()
+        if isinstance(err, DiskFull):
+            stop.request("no space left on the disk")
         return math.nan
 
 
 def _threads(cfg: dict[str, Any], node: Any) -> int:
-    """torch threads of this job: as configured, else the cores divided by the jobs that run at once."""
+    """torch threads of this job: as configured, else what SLURM gave it, else the cores divided by the jobs at once."""
     from fewnlu.protocol.machine import cores
 
     if cfg["runtime"]["threads"]:
         return int(cfg["runtime"]["threads"])
+    if given := os.environ.get("SLURM_CPUS_PER_TASK"):
+        return max(1, int(given))
     jobs = node.launcher.get("n_jobs") or 1
+    if node.runtime.choices.get("hydra/launcher") == "submitit_local":
+        jobs = (cfg.get("launcher") or {}).get("parallel") or cores()
     return max(1, cores() // (cores() if jobs < 1 else int(jobs)))
 
 
@@ -56,7 +72,7 @@ def _fail() -> None:
 
 
 def precheck(args: Any) -> None:
-    """Compose and read everything that the command asks for, up to the rows and the splits.
+    """Compose and read everything that the command asks for, up to the rows and the splits; then say what is to come.
 
     Raises:
         FewnluError: what keeps it from being run.
@@ -64,11 +80,15 @@ def precheck(args: Any) -> None:
     from fewnlu.protocol import callback
     from fewnlu.protocol.check import check_command
 
-    callback.only = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
+    expected = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
+    callback.expected = expected
+    if note := expected.room():
+        print(note, file=sys.stderr)
+    expected.write()
 
 
 def main() -> None:
-    """Entry point; exit status 0: all runs done, 1: a run failed, 2: nothing was started."""
+    """Entry point; exit status 0: all runs done, 1: a run failed or is missing, 2: nothing was started."""
     from hydra._internal.utils import get_args_parser
 
     from fewnlu.protocol import callback

@@ -24,6 +24,7 @@ SOURCES = sorted([*(ROOT / "fewnlu").rglob("*.py"), *(ROOT / "hydra_plugins").rg
 RANK = {
     "errors": 0,
     "config": 1,
+    "plugins": 1,
     "progress": 1,
     "tasks": 2,
     "backbones": 2,

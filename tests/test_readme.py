@@ -81,13 +81,14 @@ def test_a_train_line_composes(words, folder, monkeypatch):
     args = get_args_parser().parse_args(words)
     if args.help:
         return
-    read = check._study_name
+    read = check._add
 
-    def study_name(cfg):
-        packaged = cfg["task"]["source"].get("packaged") and cfg["model"]["source"] == "smollm2"
-        return read(cfg) if packaged else "not read"
+    def add(expected, composed, hs=None):
+        packaged = composed.cfg["task"]["source"].get("packaged") and composed.cfg["model"]["source"] == "smollm2"
+        if packaged:
+            read(expected, composed, hs)
 
-    monkeypatch.setattr(check, "_study_name", study_name)
+    monkeypatch.setattr(check, "_add", add)
     monkeypatch.setattr(grid, "kind_of", lambda cfg: cfg["model"]["kind"] or "masked")
     assert check.check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
 

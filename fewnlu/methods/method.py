@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from fewnlu.errors import ConfigError, choices
-
-MODULES = {"pet": "pet", "cls": "cls"}  # name -> module of this package with a class `Method`
+from fewnlu.errors import ConfigError
+from fewnlu.plugins import find
 
 
 @dataclass
@@ -99,8 +97,9 @@ def method_class(name: str) -> type[FewShotMethod]:
     """The class of a method.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or a plugin's class of another kind.
     """
-    if name not in MODULES:
-        raise ConfigError(f"method.name={name}: {choices(name, MODULES)}")
-    return importlib.import_module(f"fewnlu.methods.{MODULES[name]}").Method
+    cls = find("method", name)
+    if not issubclass(cls, FewShotMethod):
+        raise ConfigError(f"method.name={name}: {cls.__module__}.Method is no subclass of FewShotMethod")
+    return cls

@@ -1,14 +1,18 @@
-"""Hydra callback: the summary when a run or a sweep ends. It only calls what `python -m fewnlu.report show` calls."""
+"""Hydra callback: the summary when a run or a sweep ends. It only calls what `python -m fewnlu.report` calls."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 
-status = 0  # exit status of the command: 1 where a run failed
-only: set[str] | None = None  # names of the studies of this command; None: all in the folder
+from fewnlu.protocol.expected import Expected
+
+status = 0  # exit status of the command: 1 where a run failed or is missing
+expected: Expected | None = None  # what the command is to leave behind; None: whatever is in the folder
+submitted = 0  # jobs that go on without this command
 
 
 class SummaryCallback(Callback):
@@ -24,17 +28,30 @@ class SummaryCallback(Callback):
 def _summary(sweep: Path) -> None:
     global status
     # The one import that runs up: a callback is where the protocol hands over to the report.
-    from fewnlu.reporting.answers import answer_tables
+    from fewnlu.reporting.status import gaps_text, read_status
     from fewnlu.reporting.studies import read_studies, summarise
     from fewnlu.reporting.tables import studies_text
 
-    studies = read_studies([sweep])
-    shown = [s for s in studies if only is None or s.name in only]
+    shown_dir = os.path.relpath(sweep) if not os.path.relpath(sweep).startswith("..") else str(sweep)
     print()
+    if submitted:
+        print(f"{submitted} jobs go on without this command.")
+        print(f"states:  python -m fewnlu.report status {shown_dir}")
+        print(f"results: python -m fewnlu.report show {shown_dir}")
+        return
+    studies = read_studies([sweep])
+    only = expected.studies if expected is not None and not expected.sampled else None
+    shown = [s for s in studies if only is None or s.name in only]
     print(studies_text([summarise(s) for s in shown]) if shown else f"no records in {sweep}")
-    for table in answer_tables(shown):
-        print(f"\n{table.text()}")
     if len(studies) > len(shown):
-        print(f"\n{len(studies) - len(shown)} other studies are in {sweep}: python -m fewnlu.report show {sweep}")
+        print(
+            f"\n{len(studies) - len(shown)} other studies are in {shown_dir}: python -m fewnlu.report show {shown_dir}"
+        )
     if any(s.failed or s.damaged for s in shown) or not shown:
         status = 1
+    if expected is not None and expected.runs:
+        gaps = [run for run in read_status(sweep, [expected]).runs if run.wanted and run.state != "done"]
+        if gaps:
+            status = 1
+            print()
+            print(gaps_text(gaps, len(expected.runs)))

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
+
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from fewnlu.config import conf_dir
 from fewnlu.errors import ConfigError
-from fewnlu.protocol.compose import CONFIG_NAME, compose, parse
-from fewnlu.protocol.grid import expand, points
+from fewnlu.protocol.compose import CONFIG_NAME, Composed, compose, parse
+from fewnlu.protocol.expected import Expected
+from fewnlu.protocol.grid import expand
 from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.setup import read_setup
 
@@ -36,7 +43,7 @@ def config_loader(config_dir: str | None = None) -> Any:
     return ConfigLoaderImpl(config_search_path=path)
 
 
-def check_command(overrides: list[str], *, multirun: bool, config_dir: str | None = None) -> set[str] | None:
+def check_command(overrides: list[str], *, multirun: bool, config_dir: str | None = None) -> Expected:
     """Raise unless the command can be run.
 
     Args:
@@ -44,47 +51,105 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
         multirun: whether `-m` was given.
 
     Returns:
-        names of the studies that the command belongs to; None where another sweeper decides that as it goes.
+        what the command is to leave behind: studies and runs (no runs where another sweeper decides as it goes).
 
     Raises:
         ConfigError, DataError: the first thing found that cannot be run.
     """
     loader = config_loader(config_dir)
+    expected = Expected(list(overrides))
     if not multirun:
         for ov in parse(loader, overrides):
             if ov.is_sweep_override():
                 raise ConfigError(f"{ov.input_line}: several values need a sweep; add -m")
-        composed = compose(loader, overrides)
-        return {_study_name(composed.cfg)}
+        _add(expected, compose(loader, overrides))
+        return expected
+    for ov in parse(loader, overrides):
+        if ov.is_sweep_override() and ov.key_or_group in ONE_A_COMMAND:
+            raise ConfigError(f"{ov.input_line}: {ONE_A_COMMAND[ov.key_or_group]}")
     first = [o.input_line if not o.is_sweep_override() else _first(o) for o in parse(loader, overrides)]
     composed = compose(loader, first)
+    check_launcher(composed)
     sweeper = composed.hydra.sweeper
     if sweeper.get("_target_") != OURS:
-        # How another sweeper combines its values is its own affair; each value must be one that can be run.
-        read_setup(composed.cfg)
-        for i, ov in enumerate(parse(loader, overrides)):
-            if ov.is_sweep_override() and ov.is_discrete_sweep():
-                for text in ov.sweep_string_iterator():
-                    value = f"{ov.get_key_element()}={text}"
-                    read_setup(compose(loader, [*first[:i], value, *first[i + 1 :]]).cfg)
-        return None
+        _check_foreign_sweeper(loader, overrides, first, composed, expected)
+        return expected
     params = {k: str(v) for k, v in (sweeper.get("params") or {}).items()}
     plan = expand(loader, overrides, params)
-    names = set()
-    for one in plan.composed:
-        h = points(one.cfg)[0]
-        names.add(_study_name({**one.cfg, "hp": {**one.cfg["hp"], **h}}))
-    return names
+    master = _launcher_of(loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN).hydra)
+    for one, hs in zip(plan.composed, plan.hs, strict=True):
+        if _launcher_of(one.hydra) != master:
+            raise ConfigError(
+                f"a launcher that only some of the swept choices set would be ignored ({_named(one.hydra)} in "
+                f"'{' '.join(one.hydra.overrides.task)}'); choose it once, as in launcher=NAME"
+            )
+        _add(expected, one, hs)
+    return expected
+
+
+# Keys that hold for a whole command, and why they can't be swept.
+ONE_A_COMMAND = {
+    "sweep": "a sweep has one folder; start one command per name",
+    "launcher": "a command has one launcher",
+    "hydra/launcher": "a command has one launcher",
+    "hydra/sweeper": "a command has one sweeper",
+    "trust": "trusted modules are the same for all jobs; write 'trust=[a,b]'",
+}
+
+
+def check_launcher(composed: Composed) -> None:
+    """Refuse settings of a launcher that would be ignored, and a launcher whose package is not there."""
+    target = str(composed.hydra.launcher.get("_target_"))
+    own = composed.cfg.get("launcher") or {}
+    if own and not own.get("wait", True) and not target.endswith("SlurmLauncher"):
+        raise ConfigError("launcher.wait=false: only SLURM jobs go on by themselves; use launcher=slurm")
+    if "submitit" in target:
+        from importlib.util import find_spec
+
+        if find_spec("submitit") is None:
+            raise ConfigError("this launcher needs the package submitit: pip install 'fewnlu[slurm]'")
+        if target.endswith("SlurmLauncher") and shutil.which("sbatch") is None:
+            raise ConfigError("launcher=slurm: there is no sbatch on this machine; start the command on a login node")
+
+
+def _check_foreign_sweeper(
+    loader: Any, overrides: list[str], first: list[str], composed: Composed, expected: Expected
+) -> None:
+    """How another sweeper combines its values is its own affair; each value must be one that can be run."""
+    sweeper = composed.hydra.sweeper
+    if "direction" in sweeper and str(sweeper.direction).split(".")[-1] != "maximize":
+        raise ConfigError(
+            f"hydra.sweeper.direction={sweeper.direction}: a job returns its dev mean, and more is better; use maximize"
+        )
+    expected.sampled = str(composed.hydra.runtime.choices["hydra/sweeper"])
+    _add(expected, composed)
+    for i, ov in enumerate(parse(loader, overrides)):
+        if ov.is_sweep_override() and ov.is_discrete_sweep():
+            for text in ov.sweep_string_iterator():
+                value = f"{ov.get_key_element()}={text}"
+                _add(expected, compose(loader, [*first[:i], value, *first[i + 1 :]]))
+    expected.runs.clear()
+
+
+def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None = None) -> None:
+    cfg = composed.cfg if hs is None else {**composed.cfg, "hp": {**composed.cfg["hp"], **hs[0]}}
+    setup = read_setup(cfg)
+    setup.hs = hs or setup.hs
+    expected.add(setup, weights_sha(cfg), Path(str(composed.hydra.sweep.dir)).absolute())
+
+
+def _launcher_of(node: Any) -> Any:
+    return OmegaConf.to_container(node.launcher, resolve=False)
+
+
+def _named(node: Any) -> str:
+    return str(node.runtime.choices.get("hydra/launcher"))
 
 
 def _first(ov: Any) -> str:
     if not ov.is_discrete_sweep():
         return f"{ov.get_key_element()}={ov.value().start}"
     return f"{ov.get_key_element()}={next(iter(ov.sweep_string_iterator()))}"
-
-
-def _study_name(cfg: dict[str, Any]) -> str:
-    return read_setup(cfg).study(weights_sha(cfg))[1]
 
 
 __all__ = ["CONFIG_NAME", "check_command", "config_loader"]

@@ -12,7 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fewnlu import config as schema
+from fewnlu import plugins
 from fewnlu.errors import ConfigError, choices
+from fewnlu.protocol import safety
 
 CONFIG_NAME = "train"
 IN_DEFAULTS = ("task", "model", "split", "paradigm", "search", "trainer", "logger")  # chosen without a plus
@@ -71,6 +73,7 @@ def compose(loader: Any, overrides: list[str], *, config_name: str = CONFIG_NAME
         elif not _own(ov) and options(loader, ov.key_or_group):
             groups.append(ov.input_line)
     base = _load(loader, groups, config_name)
+    safety.check_files(loader, base.hydra.runtime.choices)
     plain_base = _plain(base)
     if "method" not in plain_base:
         raise ConfigError(f"no method chosen: add +method=NAME; {choices('', options(loader, 'method'))}")
@@ -81,7 +84,13 @@ def compose(loader: Any, overrides: list[str], *, config_name: str = CONFIG_NAME
             _check_hydra_key(base, ov)
     full = _load(loader, overrides, config_name)
     cfg = _plain(full)
+    safety.check_plain(cfg)
+    safety.check_hydra(full.hydra)
+    safety.check_secrets(cfg, full.hydra)
     schema.check(cfg, plain_base)
+    if cfg["trust"] and not any(ov.key_or_group == "trust" for ov in parsed):
+        raise ConfigError(f"trust={cfg['trust']}: only the command line may name modules to import, never a file")
+    plugins.trust(cfg["trust"])
     return Composed(cfg, full.hydra)
 
 
@@ -183,6 +192,5 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as err:
         raise ConfigError(" ".join(str(err).split())) from None
     assert isinstance(plain, dict)
-    plain.pop("launcher", None)
     plain.pop("experiment", None)
     return {str(k): v for k, v in plain.items()}

@@ -34,6 +34,7 @@ class Job:
 class Plan:
     jobs: list[Job] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
+    hs: list[list[dict[str, Any]]] = field(default_factory=list)  # H of each composed config
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -198,7 +199,8 @@ def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[
         )
     shares = bool(cfg["paradigm"].get("shares_looks", True))
     together: dict[str, list[dict[str, Any]]] = {}
-    for h in points(cfg, given):
+    plan.hs.append(points(cfg, given))
+    for h in plan.hs[-1]:
         rest = {k: v for k, v in h.items() if not (shares and k in LOOK_KEYS)}
         together.setdefault(json.dumps(rest), []).append(h)
     k = len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))

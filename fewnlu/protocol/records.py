@@ -5,9 +5,11 @@
 - ``result.json``   deterministic fields only: equal keys have equal bytes, whatever launcher, order or machine load;
 - ``meta.json``     seconds, memory, versions, commit, hardware, absolute paths;
 - ``predictions.parquet``  set (dev, test), row id, gold, prediction, log-scores per label name;
-- ``failure.json``  instead of a result, where the run failed.
+- ``failure.json``  instead of a result, where the run failed;
+- ``started.json``  who began it and when, until it ends: what is left of a killed process says so.
 
 A record that exists is done; a half-written one is not there: every file is renamed into place, and `result.json` last.
+What was cut off, emptied or put there by others is no record: it is named and computed anew.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import hashlib
 import json
 import math
 import os
-import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewnlu.protocol.atomic import me, read_json, sweep_out, write_atomic
+
 SCHEMA = 1  # layout of result.json
+FIELDS = {"key", "study", "study_name", "seeds", "h", "k", "rep", "dev", "test", "rows", "warnings", "config"}
 NUMERICS = 1  # raised by hand when a change of the code changes results
 RESULT, META, PREDICTIONS, FAILURE = "result.json", "meta.json", "predictions.parquet", "failure.json"
+STARTED = "started.json"
 
 
 def digest(value: Any, length: int = 64) -> str:
@@ -66,21 +72,6 @@ def _short(value: Any) -> str:
 
 def run_folder(sweep: Path, study_name: str, h: dict[str, Any], k: int, rep: int, key: str) -> Path:
     return sweep / study_name / h_name(h) / f"k{k}-r{rep}-{key[:8]}"
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or none: a temporary neighbour, then a rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temp, 0o644)
-        os.replace(temp, path)
-    except BaseException:
-        if os.path.exists(temp):
-            os.unlink(temp)
-        raise
 
 
 def to_json(value: Any) -> bytes:
@@ -130,54 +121,116 @@ def write_record(folder: Path, result: dict[str, Any], meta: dict[str, Any], pre
         columns |= {"candidates": predictions.candidates, "scores": predictions.scores_of}
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
-    write_atomic(folder / PREDICTIONS, buffer.getvalue())
-    write_atomic(folder / META, to_json(meta))
-    write_atomic(folder / RESULT, to_json({"schema": SCHEMA, **result}))
-    (folder / FAILURE).unlink(missing_ok=True)
+    table, text = buffer.getvalue(), to_json({"schema": SCHEMA, **result})
+    hashes = {PREDICTIONS: hashlib.sha256(table).hexdigest(), RESULT: hashlib.sha256(text).hexdigest()}
+    write_atomic(folder / PREDICTIONS, table)
+    write_atomic(folder / META, to_json({**meta, "sha256": hashes}))
+    write_atomic(folder / RESULT, text)
+    for name in (FAILURE, STARTED):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_failure(folder: Path, failure: dict[str, Any]) -> None:
     write_atomic(folder / FAILURE, to_json(failure))
+    (folder / STARTED).unlink(missing_ok=True)
+
+
+def write_started(folder: Path, key: str) -> None:
+    """Say that this process computes the run now; an older failure no longer holds."""
+    if folder.is_dir():
+        sweep_out(folder)
+    write_atomic(folder / STARTED, to_json({"key": key, "time": time.time(), **me()}))
 
 
 def is_done(folder: Path, key: str) -> bool:
     """Whether this very run's record is whole."""
-    return read_result(folder, key) is not None and (folder / PREDICTIONS).is_file() and (folder / META).is_file()
+    return damage(folder, key) == ""
+
+
+def damage(folder: Path, key: str | None = None) -> str | None:
+    """What is wrong with a record: "" where it is whole, None where there is none (or only a failure or a start).
+
+    Args:
+        folder: of the run.
+        key: the run's; None takes the one that the folder's name begins.
+    """
+    result, wrong = _look(folder, key)
+    if result is None:
+        return wrong
+    meta = read_json(folder / META)
+    if not isinstance(meta, dict):
+        return f"{META} is {'damaged' if (folder / META).exists() else 'missing'}"
+    for name, expected in (meta.get("sha256") or {PREDICTIONS: None}).items():
+        try:
+            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError:
+            return f"{name} is missing"
+        if expected is not None and found != expected:
+            return f"{name} was changed or cut off"
+    return ""
 
 
 def read_result(folder: Path, key: str | None = None) -> dict[str, Any] | None:
     """The result of a run folder; None where there is none, it is damaged, or it is another run's."""
+    return _look(folder, key)[0]
+
+
+def _look(folder: Path, key: str | None = None) -> tuple[dict[str, Any] | None, str | None]:
+    """The result, and else why there is none (None: simply not there)."""
     try:
-        result = json.loads((folder / RESULT).read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(result, dict) or result.get("schema") != SCHEMA or (key is not None and result.get("key") != key):
-        return None
-    return result
+        raw = (folder / RESULT).read_bytes()
+        result = json.loads(raw)
+    except FileNotFoundError:
+        return None, None
+    except OSError as err:
+        return None, f"{RESULT} can't be read ({err.strerror})"
+    except ValueError:
+        return None, f"{RESULT} is {'cut off or no JSON' if raw.strip() else 'empty'}"
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA or FIELDS - set(result):
+        return None, f"{RESULT} is no result of this version"
+    name = f"k{result['k']}-r{result['rep']}-{str(result['key'])[:8]}"
+    if (key is not None and result["key"] != key) or folder.name != name:
+        return None, f"{RESULT} is another run's ({result['key']})"
+    return result, None
 
 
 @dataclass
 class Found:
-    """One run folder as found on disk: either a result or a failure, else neither (damaged or unfinished)."""
+    """One run folder as found on disk.
+
+    Attributes:
+        result: where the record is whole.
+        failure: where the run failed.
+        started: where it was begun and not ended.
+        damage: why there is neither result nor failure; "" where there is one.
+    """
 
     folder: Path
     result: dict[str, Any] | None
     failure: dict[str, Any] | None
+    started: dict[str, Any] | None = None
+    damage: str = ""
 
 
 def scan(root: Path) -> Iterator[Found]:
-    """All run folders below a folder, in the order of their paths; reads results and failures, nothing else."""
+    """All run folders below a folder, in the order of their paths; each run once."""
+    seen: set[str] = set()
     for directory, names, files in os.walk(root):
         names.sort()
         names[:] = [n for n in names if not n.startswith(".")]
-        if not {RESULT, FAILURE, META, PREDICTIONS} & set(files):
+        if not {RESULT, FAILURE, META, PREDICTIONS, STARTED} & set(files):
             continue
         folder = Path(directory)
-        result = read_result(folder) if RESULT in files else None
-        failure = None
-        if result is None and FAILURE in files:
-            try:
-                failure = json.loads((folder / FAILURE).read_bytes())
-            except ValueError:
-                failure = {"error": "failure.json is damaged"}
-        yield Found(folder, result, failure)
+        result, wrong = _look(folder)
+        if result is not None and result["key"] in seen:
+            result, wrong = None, f"holds run {result['key']} a second time"
+        if result is not None:
+            seen.add(result["key"])
+            yield Found(folder, result, None)
+            continue
+        failure, started = read_json(folder / FAILURE), read_json(folder / STARTED)
+        failure = failure if isinstance(failure, dict) and "study" in failure else None
+        started = started if isinstance(started, dict) and "key" in started else None
+        if failure is None and started is None and not wrong:
+            wrong = f"{FAILURE} is damaged" if FAILURE in files else f"{RESULT} is missing"
+        yield Found(folder, None, failure, started, wrong or "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import dataclasses
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewnlu.errors import ConfigError, choices
+from fewnlu.errors import ConfigError
+from fewnlu.plugins import find, source_of
 from fewnlu.prompts.readers import Reading
 from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp
 from fewnlu.protocol.model import frozen_layers, kind_of, model_name, where
@@ -20,7 +21,6 @@ from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
 from fewnlu.tasks import sources
 from fewnlu.tasks.task import Pattern, Row, Task, task_from_config
 
-PARADIGMS = {"single": "single"}  # name -> module of fewnlu.paradigms with a class `Paradigm`
 # Lightning flags that say where and how a training runs, not what it computes (beyond float noise).
 HOW_FLAGS = {
     "accelerator",
@@ -85,7 +85,10 @@ class Setup:
         """Everything of the resolved config that is compared: no hp, seeds, K, paths, nor how it is run."""
         cfg, args = self.cfg, self.cfg["model_args"]
         options = {k: v for k, v in cfg["split"].items() if k not in {"k", "run"}}
+        foreign = {kind: source_of(kind, cfg[kind]["name"]) for kind in ("method", "split", "paradigm")}
+        code = {kind: hashlib.sha256(file.read_bytes()).hexdigest() for kind, file in foreign.items() if file}
         return {
+            **({"plugins": code} if code else {}),
             # P-tuning's templates are part of what is compared only where they are read.
             "task": {k: v for k, v in cfg["task"].items() if k != "ptuning" or cfg["method"].get("templates") == k},
             **({"reading": dataclasses.asdict(self.reading)} if self.task.several else {}),
@@ -194,10 +197,8 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
             "mean over the batch; choose a divisor"
         )
-    name = cfg["paradigm"]["name"]
-    if name not in PARADIGMS:
-        raise ConfigError(f"paradigm.name={name}: {choices(name, PARADIGMS)}")
-    paradigm = importlib.import_module(f"fewnlu.paradigms.{PARADIGMS[name]}").Paradigm(dict(cfg["paradigm"]))
+    paradigm = find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"]))
+    source_of("method", cfg["method"]["name"])  # an unknown one is refused here, and fewnlu's own import torch
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
     rows = data.labeled.rows
     if strategy.needs_vectors:

@@ -13,15 +13,18 @@ from typing import Any
 
 from fewnlu.errors import FewnluError
 from fewnlu.progress import training_done
-from fewnlu.protocol import machine
+from fewnlu.protocol import machine, stop
+from fewnlu.protocol.atomic import DiskFull, is_disk_full
 from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.records import (
     NUMERICS,
     Predictions,
+    damage,
     is_done,
     read_result,
     write_failure,
     write_record,
+    write_started,
 )
 from fewnlu.protocol.selection import mean
 from fewnlu.protocol.setup import Setup, read_setup
@@ -49,17 +52,27 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
     failed = False
     for k in setup.ks:
         for rep in range(setup.paradigm.reps):
+            if stop.requested() or (failed and cfg["runtime"]["fail_fast"]):
+                return math.nan
             missing = [h for h in setup.hs if not is_done(folder_of(h, k, rep), setup.key(study[0], h, k, rep))]
-            if missing and not (failed and cfg["runtime"]["fail_fast"]):
+            if missing:
                 try:
+                    _begin(setup, study, folder_of, k, rep, missing)
                     if lab is None:
                         lab = _open_lab(setup, study, folder_of, threads)
                     _run(setup, study, lab, folder_of, k, rep, missing)
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as err:
+                    if is_disk_full(err):
+                        stop.request("no space left on the disk")
+                        raise (
+                            err if isinstance(err, DiskFull) else DiskFull(f"no space left on the disk: {err}")
+                        ) from err
                     failed = True
                     _record_failure(setup, study, folder_of, k, rep, missing, err)
+                    if cfg["runtime"]["fail_fast"]:
+                        stop.request("a run failed (runtime.fail_fast=true)")
             training_done()
     scores = []
     for k in setup.ks:
@@ -69,6 +82,16 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
             dev = (result.get("dev") or {}).get("select")
             scores.append(math.nan if dev is None else float(dev))
     return math.nan if failed else mean(scores)
+
+
+def _begin(
+    setup: Setup, study: tuple[str, str], folder_of: Any, k: int, rep: int, hs: Sequence[dict[str, Any]]
+) -> None:
+    for h in hs:
+        folder, key = folder_of(h, k, rep), setup.key(study[0], h, k, rep)
+        if wrong := damage(folder, key):
+            print(f"computing anew {folder}: {wrong}", file=sys.stderr)
+        write_started(folder, key)
 
 
 def _open_lab(setup: Setup, study: tuple[str, str], folder_of: Any, threads: int | None) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fewnlu.protocol.expected import read_expected
 from fewnlu.protocol.records import canonical, scan
 from fewnlu.protocol.selection import Choice, DevScores, mean, select, std
 from fewnlu.protocol.statistics import spearman
@@ -24,6 +25,7 @@ class Study:
         runs: results by canonical JSON of h, ordered by (k, rep); each with its "folder", without the ids of its rows.
         failed: failures, ordered by path.
         damaged: run folders that hold neither a whole result nor a failure.
+        sampled: the sweeper that drew h, where H is no grid.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Study:
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failed: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[Path] = field(default_factory=list)
+    sampled: str | None = None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -101,9 +104,10 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
         for root in roots:
             for run in scan(Path(root)):
                 what = run.result or run.failure
-                if what is None or "study" not in what:
-                    damaged.append(run.folder)
-                    continue
+                if what is None:
+                    if run.damage:
+                        damaged.append(run.folder)
+                    continue  # begun and not ended: see `reporting.status`
                 seeds = {k: v for k, v in what["seeds"].items() if k != "run"}
                 ident = (what["study_name"], what["study"], canonical(seeds), what.get("k_total") or 0)
                 study = found.get(ident)
@@ -121,6 +125,7 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
             # The same run found twice (two sweeps, or a folder given twice) counts once.
             study.runs[h] = sorted({r["key"]: r for r in results}.values(), key=lambda r: (r["k"], r["rep"]))
         study.damaged = [d for d in damaged if d.is_relative_to(study.folder)]
+        study.sampled = next((e.sampled for e in read_expected(study.folder.parent) if study.name in e.studies), None)
     return [found[ident] for ident in sorted(found)]
 
 

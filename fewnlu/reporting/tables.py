@@ -53,7 +53,8 @@ def study_text(summary: Summary) -> str:
     if choice.h is not None:
         tied = f"{choice.tied} tied on the dev mean" if choice.tied > 1 else "no tie"
         lines.append(("h*", hp_text(choice.h)))
-        lines.append(("", f"best dev mean of {choice.candidates} points of H, {tied}"))
+        drawn = f" sampled by {study.sampled}" if study.sampled else ""
+        lines.append(("", f"best dev mean of {choice.candidates} points of H{drawn}, {tied}"))
         dev = Spread(choice.mean, choice.std, len(study.runs[_canon(choice.h)]))
         note = f"{what}, mean ± std over {dev.n} runs" if dev.n > 1 else f"{what}, one run"
         if not summary.test:

@@ -6,25 +6,13 @@ rows that must stay together (spec 2.2) have one unit key.
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fewnlu.errors import ConfigError, choices
-
-# name -> module of this package with a class `Strategy`
-MODULES = {
-    "multisplit": "multisplit",
-    "cv": "crossval",
-    "mdl": "mdl",
-    "single": "holdout",
-    "fixed": "fixed",
-    "bagging": "bagging",
-    "rand": "random_sampling",
-    "mi": "model_informed",
-}
+from fewnlu.errors import ConfigError
+from fewnlu.plugins import find
 
 
 @dataclass(frozen=True)
@@ -114,9 +102,7 @@ def build_strategy(conf: dict[str, Any]) -> SplitStrategy:
     """
     options = {k: v for k, v in conf.items() if k not in {"name", "run"}}
     name = str(conf.get("name"))
-    if name not in MODULES:
-        raise ConfigError(f"split.name={name}: {choices(name, MODULES)}")
-    cls = importlib.import_module(f"fewnlu.splits.{MODULES[name]}").Strategy
+    cls = find("split", name)
     try:
         return cls(**options)
     except TypeError as err:

@@ -1,0 +1,56 @@
+"""One flag for all jobs of a command, in whatever process or machine they run: start nothing more.
+
+The flag is a file that jobs find by an environment variable, which workers and SLURM jobs inherit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ENV = "FEWNLU_STOP"
+_asked = ""  # the flag raised in this process, also where its file can't be written
+
+
+def request(reason: str) -> None:
+    """Ask all jobs of this command not to begin another run."""
+    global _asked
+    path = os.environ.get(ENV, "")
+    if not path or path != _asked:
+        print(f"stopping: {reason}", file=sys.stderr)
+    _asked = path
+    if path:
+        try:
+            Path(path).write_text(reason)
+        except OSError:
+            pass  # a full disk, perhaps the reason itself
+
+
+def requested() -> bool:
+    path = os.environ.get(ENV)
+    return bool(path) and (path == _asked or os.path.exists(str(path)))
+
+
+@contextlib.contextmanager
+def scope(folder: Path, *, keep: bool = False) -> Iterator[None]:
+    """Make the flag's place known to jobs that are launched inside.
+
+    Args:
+        folder: of the sweep, which all jobs see.
+        keep: leave the flag behind: jobs may go on when this command has ended.
+    """
+    path = folder / ".hydra-jobs" / f"stop-{os.getpid()}-{os.urandom(4).hex()}"
+    before = os.environ.get(ENV)
+    os.environ[ENV] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(ENV, None)
+        else:
+            os.environ[ENV] = before
+        if not keep:
+            path.unlink(missing_ok=True)
