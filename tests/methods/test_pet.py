@@ -14,6 +14,7 @@ import torch
 from fewnlu.backbones.loading import load_backbone
 from fewnlu.methods.method import Context, method_class
 from fewnlu.methods.pet import Method
+from fewnlu.prompts.readers import Reading, reader_for
 from fewnlu.prompts.verbalizer import resolve
 from fewnlu.protocol.lab import Lab
 from fewnlu.protocol.setup import read_setup
@@ -34,7 +35,8 @@ def test_loss_equals_a_slow_reference(place: Workplace, family: str, monkeypatch
     )
     task = dataclasses.replace(task, patterns={0: pattern})
     backbone = load_backbone("local", path=place.models(family))
-    method = Method(Context(backbone, task, HP, {})).eval()
+    reader = reader_for(backbone.tokenizer, backbone.kind, pattern, task, Reading())
+    method = Method(Context(backbone, task, HP, {}, reader)).eval()
     ids = resolve(backbone.tokenizer, pattern, labels=task.labels, kind=backbone.kind)
     assert [len(i) for i in ids] == [len(words[label]) for label in task.labels]
     generator = torch.Generator().manual_seed(0)

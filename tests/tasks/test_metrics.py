@@ -94,6 +94,7 @@ def test_controls():
     assert found["majority"] == {
         "accuracy": 0.75,
         "macro_f1": pytest.approx(3 / 7),
+        "weighted_f1": pytest.approx(9 / 14),
         "f1_binary": 0.0,
         "mcc": 0.0,
         "f1a": 0.0,
