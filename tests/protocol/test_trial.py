@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
@@ -88,18 +89,26 @@ def test_runs_that_are_done_are_left_alone(place: Workplace, monkeypatch: pytest
 
 
 def test_i103_a_changed_setting_is_run_not_reused(place: Workplace) -> None:
-    keys = set()
-    changes = ["seed.train=1", "seed.split=1", "hp.lr=1e-4", "hp.warmup_ratio=0.5", "data.n_labeled=18"]
-    changes += ["task.patterns={0:{template:'{text~} So it was [MASK].'}}", "model_args.freeze_layers=1"]
-    for change in ("hp.lr=5e-5", *changes):
-        setup = read_setup(place.config(change, ONE))
-        keys.add(setup.key(setup.study("w")[0], setup.hs[0], 0, 0))
-    assert len(keys) == 1 + len(changes)
-    same = ["runtime.eval_batch=3", "runtime.micro_batch=2", "split.k=5", "sweep=other", "runtime.cache_gb=0"]
-    for change in (*same, "logger=csv", "trainer.accelerator=cpu"):
-        setup = read_setup(place.config(change, ONE))
-        keys.add(setup.key(setup.study("w")[0], setup.hs[0], 0, 0))
-    assert len(keys) == 1 + len(changes)  # how it is run is no part of what is run
+    cfg = place.config(ONE)
+
+    def key(section: str = "", name: str = "", value: Any = None) -> str:
+        changed = copy.deepcopy(cfg)
+        if section:
+            changed[section][name] = value
+        setup = read_setup(changed)
+        return setup.key(setup.study("w")[0], setup.hs[0], 0, 0)
+
+    template = {0: {**cfg["task"]["patterns"][0], "template": "{text~} So it was [MASK]."}}
+    changes = [("seed", "train", 1), ("seed", "split", 1), ("seed", "data", 1), ("hp", "lr", 1e-4)]
+    changes += [("hp", "warmup_ratio", 0.5), ("data", "n_labeled", 18), ("data", "limit_test", 11)]
+    changes += [("task", "patterns", {**cfg["task"]["patterns"], **template}), ("model_args", "freeze_layers", 1)]
+    changes += [("trainer", "gradient_clip_val", 2.0), ("split", "ratio", 0.25)]
+    keys = [key(), *(key(*change) for change in changes)]
+    assert len(set(keys)) == len(keys)
+    # How it is run is no part of what is run.
+    same = [("runtime", "eval_batch", 3), ("runtime", "micro_batch", 2), ("runtime", "cache_gb", 0), ("split", "k", 5)]
+    for change in (*same, ("trainer", "accelerator", "cpu"), ("logger", "name", "csv")):
+        assert key(*change) == keys[0], change
     place.run(ONE)
     assert len(place.run(ONE, "hp.lr=1e-4")) == 2
 
@@ -229,11 +238,11 @@ def test_i073_a_run_without_updates_is_marked_untrained(place: Workplace) -> Non
 def test_shared_trajectory_records_what_separate_trainings_record(place: Workplace) -> None:
     ratios = (0.25, 0.5, 1.0)
     share = ",".join(f"{{eval_ratio:{r},patience:6}}" for r in ratios)
-    place.run(f"runtime.share=[{share}]", sweep="together")
+    place.run(ONE, f"runtime.share=[{share}]", sweep="together")
     for ratio in ratios:
-        place.run(f"hp.eval_ratio={ratio}", sweep="apart")
+        place.run(ONE, f"hp.eval_ratio={ratio}", sweep="apart")
     together, apart = (result_bytes(place.folder / s) for s in ("together", "apart"))
-    assert together == apart and len(together) == 6
+    assert together == apart and len(together) == 3
 
 
 def test_i063_randomised_test_labels_change_no_choice(place: Workplace) -> None:
