@@ -75,7 +75,8 @@ class AnswerLab:
     def _limit(self, decoder: Any) -> int:
         bound = getattr(getattr(decoder, "backend", None), "max_length", None)
         room = 64  # for the longest answer; what needs more is refused by the decoder
-        return int(min(self.setup.task.max_length, (bound or 1 << 30) - room))
+        shown = self.setup.cfg["method"]["shots"] + 1  # max_length is that of one row
+        return int(min(self.setup.task.max_length * shown, (bound or 1 << 30) - room))
 
     def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]]) -> list[Answered]:
         """Answer all rows in run `rep` (what paradigms ask a lab for; nothing is trained)."""
@@ -157,7 +158,7 @@ class AnswerLab:
             "h": h,
             "k": k,
             "rep": one.rep,
-            "k_total": None,
+            "k_total": None if setup.strategy.nested else setup.strategy.k,
             "seeds": {**setup.seeds, "run": setup.run_seed(k, one.rep)},
             "rows": {
                 "train": {"ids": [], "n_per_class": setup.counts(split.train), "hash": setup.row_hashes(k)["train"]},

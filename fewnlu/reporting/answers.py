@@ -41,23 +41,23 @@ class Halves:
     both: float
 
 
-def halves(right: np.ndarray, run_sd: float | None = None) -> Halves:
+def halves(right: np.ndarray, p: np.ndarray | None = None) -> Halves:
     """Intervals of the mean accuracy from what was right.
 
     Args:
         right: [rows, runs], 1 where a draw is right.
-        run_sd: standard deviation of one run's accuracy in closed form, where it is known; else it is estimated from
-            the spread of the draws within each row.
+        p: [rows], each row's probability of being right, where it is known in closed form (a ranking: 0 or 1); else
+            what the draws of a row say is taken.
     """
     n, runs = right.shape
-    if run_sd is not None:
-        decoding = run_sd**2 / runs
-    elif runs > 1:
-        decoding = float(right.var(axis=1, ddof=1).sum()) / runs / n**2
+    if p is not None:
+        decoding = float((p * (1 - p)).sum()) / runs / n**2
+        rows = float(p.var(ddof=1)) / n if n > 1 else math.nan
+        both = decoding + rows
     else:
-        decoding = math.nan
-    both = float(right.mean(axis=1).var(ddof=1)) / n if n > 1 else math.nan
-    rows = max(0.0, both - decoding) if not math.isnan(decoding) else math.nan
+        decoding = float(right.var(axis=1, ddof=1).sum()) / runs / n**2 if runs > 1 else math.nan
+        both = float(right.mean(axis=1).var(ddof=1)) / n if n > 1 else math.nan
+        rows = max(0.0, both - decoding) if not math.isnan(decoding) else math.nan
     return Halves(Z * math.sqrt(decoding), Z * math.sqrt(rows), Z * math.sqrt(both))
 
 
@@ -84,9 +84,6 @@ def answer_lines(studies: Sequence[Study]) -> list[Line]:
         if not runs:
             continue
         config = study.config
-        expected = runs[0]["answers"].get("expected")
-        sd = float(expected["sd"]) if expected and config["decode"]["name"] == "tree" else None
-        right = _right(runs)
         lines.append(
             Line(
                 task=str(config["task"]["name"]),
@@ -94,9 +91,7 @@ def answer_lines(studies: Sequence[Study]) -> list[Line]:
                 decode=_decode(config, runs[0]["answers"]),
                 study=study,
                 runs=runs,
-                halves=halves(
-                    right, sd if sd is not None else 0.0 if config["decode"]["name"] == "likelihood" else None
-                ),
+                halves=halves(*_right(runs, str(config["decode"]["name"]))),
             )
         )
     return sorted(lines, key=lambda x: (x.task, -mean(x.values("weighted_f1")), x.model, x.decode))
@@ -246,15 +241,20 @@ def _decode(config: Mapping[str, Any], answers: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _right(runs: Sequence[dict[str, Any]]) -> np.ndarray:
-    """[rows, runs]: whether each draw was right, read off the predictions."""
+def _right(runs: Sequence[dict[str, Any]], decode: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """[rows, runs]: whether each draw was right; [rows]: the probability of that, where the decoder knows it."""
     import pyarrow.parquet as pq
 
     columns = []
     for run in runs:
-        table = pq.read_table(Path(run["folder"]) / PREDICTIONS, columns=["id", "gold", "prediction"]).to_pydict()
+        table = pq.read_table(Path(run["folder"]) / PREDICTIONS).to_pydict()
         columns.append([float(g == p) for g, p in zip(table["gold"], table["prediction"], strict=True)])
-    return np.array(columns).T
+    right = np.array(columns).T
+    if decode == "likelihood":
+        return right, right[:, 0]
+    if decode == "tree":
+        return right, np.array([math.exp(table[f"score:{g}"][i]) for i, g in enumerate(table["gold"])])
+    return right, None
 
 
 def _points(value: float) -> str:
