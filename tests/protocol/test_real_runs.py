@@ -149,8 +149,8 @@ def test_i089_memory_of_an_evaluation_does_not_grow_with_the_rows(place: Workpla
 LAUNCHERS = {
     "single": [],
     "basic": ["-m"],
-    "joblib": ["-m", "launcher=joblib"],
-    "submitit": ["-m", "hydra/launcher=submitit_local"],
+    "joblib": ["launcher=joblib", "-m"],
+    "submitit": ["hydra/launcher=submitit_local", "-m"],
 }
 
 
