@@ -40,6 +40,9 @@ class Hp:
     warmup_ratio: float = field(default=0.0, metadata=_range(0, 1))
     weight_decay: float = field(default=0.01, metadata=_range(0))
     patience: int = field(default=6, metadata=_range(1))
+    head: Literal["lstm", "mlp", "raw"] = "lstm"
+    lr_emb: float | None = field(default=None, metadata=_range(0, 1, open_low=True))
+    mask_alpha: float = field(default=0.105, metadata=_range(0, 1, open_low=True))
 
 
 @dataclass
@@ -68,7 +71,18 @@ class Reading:
 
 @dataclass
 class Wsc:
+    """How many masks a free span gets (`fewnlu.prompts.readers.span`)."""
+
     masks: Literal["labelled", "paper"] = "labelled"
+
+
+@dataclass
+class Aux:
+    """The auxiliary language-model loss (`fewnlu.methods.mlm`)."""
+
+    mlm_weight: float = field(default=0.0, metadata=_range(0))
+    mlm_ratio: float = field(default=0.15, metadata=_range(0, 1, open_low=True))
+    pool: int | None = field(default=None, metadata=_range(1))
 
 
 @dataclass
@@ -119,6 +133,7 @@ SECTIONS: dict[str, type] = {
     "data": Data,
     "reading": Reading,
     "wsc": Wsc,
+    "aux": Aux,
     "model_args": ModelArgs,
     "runtime": Runtime,
     "search": Search,

@@ -23,7 +23,7 @@ class Method(Pet):
 
     *Label-conditioned masked LM* L_M. A label is drawn for each row, its text written into the mask slot (the text of
     the drawn label, also where rows have their own choices), and g says whether it is the right one. With u ~ U(0, 1),
-    n = max(int(u·α·length), 2) − 1 of the other tokens or the label's own are masked, α = hp.mask_alpha; of each row: the
+    n = max(int(u·α·length), 2) − 1 tokens of the text or of the label are masked, α = hp.mask_alpha; of each row: the
     mean of BCE(p(x_i | masked text), g). Special tokens are not masked (in the released toolkit they are).
 
     *Causal models* see only what precedes a token, so a label at the end conditions nothing. There the drawn label's
@@ -58,8 +58,8 @@ class Method(Pet):
     def text_loss(self, batch: dict[str, Any], texts: Texts) -> Tensor:
         """L_M of a batch, under fresh draws."""
         rows, targets, right = [], [], []
-        for row in range(len(batch["gold"])):
-            chosen = self._draw_text(texts, row)
+        for one in range(len(batch["gold"])):
+            chosen = self._draw_text(texts, one)
             encoded, target = self._conditioned(batch, texts, chosen)
             rows.append(encoded)
             targets.append(target)
@@ -87,7 +87,7 @@ class Method(Pet):
         return int(torch.randint(n, (1,), generator=self.draws))
 
     def _conditioned(self, batch: dict[str, Any], texts: Texts, chosen: int) -> tuple[Encoded, list[int]]:
-        """The row's sequence with the chosen label's text in it; `read` are the places to predict, with their tokens."""
+        """The row's sequence with the chosen label's text in it, `read` at the places to predict, and their tokens."""
         tokenizer, sequence = self.backbone.tokenizer, int(texts.sequence[chosen])
         length = int(batch["attention_mask"][sequence].sum())
         ids = batch["input_ids"][sequence, :length].tolist()

@@ -31,7 +31,7 @@ class Method(FewShotMethod):
                 nn.init.zeros_(module.bias)
 
     def scores(self, batch: dict[str, Any]) -> Tensor:
-        hidden = self.backbone.hidden(
+        hidden = self.lm.hidden(
             batch["input_ids"],
             batch["attention_mask"],
             token_type_ids=batch.get("token_type_ids"),

@@ -62,6 +62,8 @@ class Fitted:
         chosen_step: update whose weights were scored; the last one where there is no dev set.
         steps_done: updates made until this h stopped.
         dev_scores / test_scores: log-scores [rows, labels] of the chosen weights, None where there is no such set.
+        after: what a paradigm asked the trained method for.
+        record / warnings: what a paradigm adds to the run's record.
     """
 
     looks: list[tuple[int, float]]
@@ -69,6 +71,9 @@ class Fitted:
     steps_done: int
     dev_scores: np.ndarray | None
     test_scores: np.ndarray | None
+    after: Any = None
+    record: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 def look_interval(max_steps: int, eval_ratio: float) -> int:
@@ -138,6 +143,7 @@ def fit(
     loggers: list[Any],
     eval_batch: int,
     title: str,
+    steps: int | None = None,
 ) -> list[Fitted]:
     """Train once and return one result per h of `hs`, which may differ in eval_ratio and patience alone.
 
@@ -151,11 +157,12 @@ def fit(
         loggers: Lightning loggers.
         eval_batch: rows per evaluation batch.
         title: for the progress bar.
+        steps: updates to make, where that is not all of the schedule's hp.max_steps.
 
     Raises:
         FloatingPointError: a loss that is not finite, or no look with a usable dev score.
     """
-    total = hs[0]["max_steps"]
+    total = hs[0]["max_steps"] if steps is None else steps
     dev_rows = list(data.split.dev)
     rules = [Rule(look_interval(total, h["eval_ratio"]), h["patience"]) for h in hs] if dev_rows else []
 

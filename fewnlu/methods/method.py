@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewnlu.errors import ConfigError
+from fewnlu.methods.view import View
 from fewnlu.plugins import find
 
 
@@ -23,6 +24,8 @@ class Context:
         hp: canonical h.
         options: the method's own section of the config.
         reader: reads answers off the model under the pattern of h (`fewnlu.prompts.readers.Reader`).
+        auxiliary: language-model loss on unlabelled rows (`fewnlu.methods.mlm.Auxiliary`), or None.
+        word_dropout: probability that a word's embedding is zeroed in training (Noisy Student).
     """
 
     backbone: Any
@@ -30,10 +33,18 @@ class Context:
     hp: dict[str, Any]
     options: dict[str, Any]
     reader: Any = None
+    auxiliary: Any = None
+    word_dropout: float = 0.0
 
 
 class FewShotMethod(pl.LightningModule):
-    """Base of all methods; a new one is a new file with a subclass named `Method`."""
+    """Base of all methods; a new one is a new file with a subclass named `Method`.
+
+    Attributes:
+        prefix_is_fixed: whether states below the frozen layers are the same at every update, so that they may be kept.
+    """
+
+    prefix_is_fixed = True
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -41,6 +52,31 @@ class FewShotMethod(pl.LightningModule):
         self.hp = context.hp
         self.task = context.task
         self.reader = context.reader
+        self.auxiliary, self.word_dropout = context.auxiliary, context.word_dropout
+
+    @property
+    def edits(self) -> bool:
+        """Whether word embeddings are edited now; then cached prefixes don't hold."""
+        return self.training and self.word_dropout > 0
+
+    def edit(self, ids: Tensor, embeds: Tensor) -> Tensor:
+        """Word embeddings [R, T, E] of ids [R, T] as the model gets them.
+
+        Word dropout zeroes whole words, never special tokens, masks or trainable slots (the released toolkit drops
+        dimensions of all words at once; spec 3.7). What is left is not rescaled: a word looks as in evaluation.
+        """
+        if not (self.training and self.word_dropout > 0):
+            return embeds
+        tokenizer = self.backbone.tokenizer
+        special = torch.tensor(tokenizer.all_special_ids, device=ids.device)
+        word = (ids >= 0) & ~torch.isin(ids, special)
+        dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
+        return embeds.masked_fill((word & dropped).unsqueeze(-1), 0.0)
+
+    @property
+    def lm(self) -> Any:
+        """The model as this method reads it."""
+        return View(self.backbone, self.edit) if self.edits else self.backbone
 
     def scores(self, batch: dict[str, Any]) -> Tensor:
         """Log-scores [rows, candidates]; argmax is the prediction, -inf where a row has fewer candidates."""
@@ -52,6 +88,8 @@ class FewShotMethod(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         loss = self.loss(batch)
+        if self.auxiliary is not None:
+            loss = loss + self.auxiliary.weight * self.auxiliary.loss(self.lm, len(batch["rows"]), loss.device)
         if not torch.isfinite(loss):
             raise FloatingPointError(
                 f"the loss is {loss.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
@@ -62,17 +100,24 @@ class FewShotMethod(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW (betas .9/.999, eps 1e-8), no decay on biases and norms; linear warm-up, then to 0 (spec 3.0)."""
-        params = [p for p in self.parameters() if p.requires_grad]
-        if not params:
+        groups = [g for g in self.groups() if g["params"]]
+        if not groups:
             raise ConfigError("nothing to train: every parameter is frozen; lower model_args.freeze_layers")
-        groups = [
-            {"params": [p for p in params if p.ndim > 1], "weight_decay": self.hp["weight_decay"]},
-            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=self.hp["lr"], fused=True)
+        optimizer = torch.optim.AdamW(groups, lr=self.hp["lr"], fused=True)
         total = self.hp["max_steps"]
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: lr_factor(i, total, self.hp["warmup_ratio"]))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimiser's parameter groups."""
+        return self.decayed([p for p in self.parameters() if p.requires_grad])
+
+    def decayed(self, params: list[Any]) -> list[dict[str, Any]]:
+        """Groups with hp.weight_decay on all but biases and norms."""
+        return [
+            {"params": [p for p in params if p.ndim > 1], "weight_decay": self.hp["weight_decay"]},
+            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+        ]
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of everything that training changes."""

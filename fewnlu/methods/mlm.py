@@ -21,7 +21,7 @@ class Auxiliary:
 
     Masked models: each token of text is a target with probability `ratio` (at least one per row); of the targets 80 %
     are replaced by the mask, 10 % by a random word, 10 % stay. Special tokens, padding, the template's own masks and
-    trainable slots are never targets nor replaced. Causal models: the next-token loss over all tokens of the row's text.
+    trainable slots are never targets nor replaced. Causal models: the next-token loss over all tokens of a row's text.
     On every model a mean over rows of the mean over a row's targets: its scale depends neither on the architecture (the
     released toolkit sums on DeBERTa) nor on the micro-batch.
 

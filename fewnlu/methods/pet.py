@@ -17,7 +17,7 @@ class Method(FewShotMethod):
     """
 
     def scores(self, batch: dict[str, Any]) -> Tensor:
-        return self.reader.scores(self.backbone, batch)
+        return self.reader.scores(self.lm, batch)
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
-        return self.reader.loss(self.backbone, batch)
+        return self.reader.loss(self.lm, batch)

@@ -53,8 +53,8 @@ class Method(Pet):
     """PET on the task's ``ptuning`` templates; hp.pattern is a template's id there, its number of slots.
 
     The prompt encoder's output takes the place of the slots' word embeddings. Its size is that of the model's word
-    embeddings (128 for ALBERT), slots never look a word up, and it learns at hp.lr_emb without weight decay, on the same
-    schedule as the model, which is trained, too.
+    embeddings (128 for ALBERT), slots never look a word up, and it learns at hp.lr_emb without weight decay, on the
+    same schedule as the model, which is trained, too.
     """
 
     prefix_is_fixed = False

@@ -1,7 +1,7 @@
 """Records of generations, in the folder of their run: scores on the pool, pseudo-labels and what they came from.
 
-``<run>/g<generation>/`` holds ``generation.json`` (written last), ``pool.parquet`` (a score per label and row of the pool)
-and, from generation 1 on, ``pseudo.parquet`` (row id, label, confidence of what it trained on).
+``<run>/g<generation>/`` holds ``generation.json`` (written last), ``pool.parquet`` (a score per label and row of the
+pool) and, from generation 1 on, ``pseudo.parquet`` (row id, label, confidence of what it trained on).
 """
 
 from __future__ import annotations

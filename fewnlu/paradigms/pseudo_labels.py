@@ -36,7 +36,7 @@ def quotas(counts: Sequence[int], scale: float, generation: int) -> list[int]:
 
 
 def draw(probabilities: np.ndarray, wanted: Sequence[int], seed: int) -> list[Pseudo]:
-    """Per class, rows of which it is the likeliest, without replacement, with chances in proportion to their confidence.
+    """Per class, rows of which it is the likeliest, without replacement, with chances proportional to their confidence.
 
     A class with fewer such rows than wanted has each of them as often as needed; a class without any gives none.
 

@@ -1,9 +1,9 @@
 """iPET: generations of models that label unlabelled rows for the next one (Schick & Schütze 2021; spec 3.6).
 
 Generation g of a run trains, from the pretrained weights, on the split's train rows and on rows that teachers of
-generation g − 1 labelled; the last generation is the run's result. Teachers score with their best weights on dev. A model
-is trained when somebody first asks for its scores and is then a record in its run's folder, so a killed job goes on where
-it was, and what is computed depends neither on the order of runs nor on which of them are asked for.
+generation g − 1 labelled; the last generation is the run's result. Teachers score with their best weights on dev. A
+model is trained when somebody first asks for its scores and is then a record in its run's folder, so a killed job goes
+on where it was, and what is computed depends neither on the order of runs nor on which of them are asked for.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Paradigm(Single):
                 "classes to balance pseudo-labels by; use paradigm=single"
             )
         if self.labeling == "single" and self.reps < 2:
-            raise ConfigError("paradigm.reps=1: with labeling=single the other repetitions are the teachers; use 2 or more")
+            raise ConfigError(
+                "paradigm.reps=1: with labeling=single the other repetitions are the teachers; use 2 or more"
+            )
         if self.labeling != "single" and k * self.reps < 2:
             raise ConfigError(
                 f"paradigm.labeling={self.labeling}: split={setup.cfg['split']['name']} has one split, so there is no "
@@ -100,11 +102,13 @@ class Paradigm(Single):
             )
         if self.labeling == "cross_clean" and k < 3 and self.generations > 2 and self.reps < 2:
             raise ConfigError(
-                f"paradigm.labeling=cross_clean: with split.k={k} a teacher has no teacher that is free of the same dev "
-                "rows; use split.k=3 or more, paradigm.reps=2, or paradigm.generations=2"
+                f"paradigm.labeling=cross_clean: with split.k={k} a teacher has no teacher that is free of the same "
+                "dev rows; use split.k=3 or more, paradigm.reps=2, or paradigm.generations=2"
             )
         if any(not setup.splits[i].train for i in range(k)):
-            raise ConfigError(f"paradigm={self.name}: split={setup.cfg['split']['name']} has no train rows to begin with")
+            raise ConfigError(
+                f"paradigm={self.name}: split={setup.cfg['split']['name']} has no train rows to begin with"
+            )
 
     def depends(self, setup: Any) -> dict[str, Any]:
         # Which splits there are decides who teaches: with cross labelling K is part of a result.
@@ -122,8 +126,8 @@ class Paradigm(Single):
         extra = sum(m.without >= 0 for m in needed)
         clean = f", {extra} of them trained anew without the dev rows of the split that they label for" if extra else ""
         return (
-            f"paradigm={self.name} labeling={self.labeling}: {len(needed)} trainings a point of H for {len(runs)} runs, "
-            f"{len(needed) - len(runs)} of them teachers{clean}"
+            f"paradigm={self.name} labeling={self.labeling}: {len(needed)} trainings per point of H for {len(runs)} "
+            f"runs, {len(needed) - len(runs)} of them teachers{clean}"
         )
 
     def teachers(self, setup: Any, model: Model) -> list[Model]:
@@ -171,9 +175,7 @@ class Paradigm(Single):
         if not teachers:
             return []
         probabilities = combine([self._scores(lab, h, teacher) for teacher in teachers])
-        wanted = quotas(
-            list(setup.counts(self._rows(setup, model).train).values()), self.scale, model.generation
-        )
+        wanted = quotas(list(setup.counts(self._rows(setup, model).train).values()), self.scale, model.generation)
         return draw(probabilities, wanted, setup.seed_of("pseudo", *model))
 
     def _scores(self, lab: Any, h: dict[str, Any], model: Model) -> Any:

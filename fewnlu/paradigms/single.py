@@ -18,16 +18,14 @@ class Training:
         pseudo: (row of the pool, label column) to train on besides.
         seed: training seed.
         word_dropout: see `fewnlu.methods.method.Context`.
-        steps: updates to make of the hp.max_steps that the schedule is for.
         after: called with the method while it has the chosen weights; its answer becomes `Fitted.after`.
-        logged: whether the run's logger sees it.
+        logged: whether it is a run, which the logger sees, and not a teacher's training.
     """
 
     split: Split | None = None
     pseudo: Sequence[tuple[int, int]] = ()
     seed: int | None = None
     word_dropout: float = 0.0
-    steps: int | None = None
     after: Callable[[Any], Any] | None = None
     logged: bool = True
 

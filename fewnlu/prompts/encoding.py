@@ -25,7 +25,8 @@ KINDS = ("masked", "causal")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A row as token ids (negative: trainable slots, -1 the first); `read` holds the positions that are read, `shortened` the number of tokens cut.
+    """A row as token ids, -1, -2, … where trainable slots are; `read` holds the positions that are read, `shortened` the
+    number of tokens cut.
 
     Attributes:
         train / evaluate: the sequences that training and evaluation read instead of this one (none: this one).
@@ -299,6 +300,11 @@ def shared(tokenizer: Any, kind: str, pattern: Pattern, max_length: int) -> Enco
             _SHARED.pop(next(iter(_SHARED)))
         _SHARED[key] = EncodedSet(Encoder(tokenizer, kind, pattern, max_length))
     return _SHARED[key]
+
+
+def forget() -> None:
+    """Drop all kept encodings (a stream of rows would fill the memory with them)."""
+    _SHARED.clear()
 
 
 def collate(rows: Sequence[Encoded], pad_id: int) -> dict[str, torch.Tensor]:

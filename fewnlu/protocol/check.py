@@ -134,6 +134,8 @@ def _check_foreign_sweeper(
 def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None = None) -> None:
     cfg = composed.cfg if hs is None else {**composed.cfg, "hp": {**composed.cfg["hp"], **hs[0]}}
     setup = read_setup(cfg)
+    if note := setup.paradigm.cost(setup):
+        print(note, file=sys.stderr)
     setup.hs = hs or setup.hs
     expected.add(setup, weights_sha(cfg), Path(str(composed.hydra.sweep.dir)).absolute())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,16 +142,20 @@ def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     from fewnlu.tasks.task import task_from_config
 
     h = canonical_hp(values)
+    if "lr_emb" in h and h["lr_emb"] is None:
+        h["lr_emb"] = 1e-5 if h["lr"] <= 5e-6 else 1e-4  # spec 3.4
     if "pattern" in h:
         task = task_from_config(cfg["task"])
+        patterns = patterns_of(cfg, task)
         usable = usable_patterns(cfg)
         if h["pattern"] is None:
             h["pattern"] = usable[0]
-        elif h["pattern"] not in task.patterns:
+        elif h["pattern"] not in patterns:
             raise ConfigError(
-                f"hp.pattern={h['pattern']}: task {task.name} has the patterns {', '.join(map(str, task.patterns))}"
+                f"hp.pattern={h['pattern']}: task {task.name} has the patterns {', '.join(map(str, patterns))}"
+                + (" for P-tuning (the number of slots)" if templates_of(cfg) == "ptuning" else "")
             )
-        elif not _readable(task, h["pattern"], kind_of(cfg)):
+        elif not _readable(patterns[h["pattern"]], kind_of(cfg)):
             raise ConfigError(
                 f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a "
                 f"causal model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model"
@@ -158,28 +163,54 @@ def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return h
 
 
+def templates_of(cfg: dict[str, Any]) -> str:
+    """Which of the task's templates the method reads: `patterns` or `ptuning`."""
+    return str(cfg["method"].get("templates") or "patterns")
+
+
+def patterns_of(cfg: dict[str, Any], task: Any) -> Mapping[int, Any]:
+    """The task's patterns by id, as this method reads them.
+
+    Raises:
+        ConfigError: P-tuning on a task without templates for it.
+    """
+    if templates_of(cfg) != "ptuning":
+        return task.patterns
+    if not task.ptuning:
+        raise ConfigError(
+            f"method={cfg['method']['name']}: task {task.name} has no templates with trainable slots; add some as "
+            "task.ptuning (see conf/task/rte.yaml), or choose another method"
+        )
+    return task.ptuning
+
+
 def usable_patterns(cfg: dict[str, Any]) -> list[int]:
-    """Ids of the task's grid that the model can read (spec 4.5: a causal model reads only what precedes the mask)."""
+    """Ids of the task's grid that the model can read (spec 4.5: a causal model reads only what precedes the mask).
+
+    P-tuning's grid is the template with the fewest slots (the paper tries n = 1 only); others are chosen by hp.pattern.
+    """
     from fewnlu.tasks.task import task_from_config
 
     task = task_from_config(cfg["task"])
-    kind = kind_of(cfg)
-    usable = [i for i in task.grid if _readable(task, i, kind)]
+    kind, patterns = kind_of(cfg), patterns_of(cfg, task)
+    grid = task.grid if templates_of(cfg) == "patterns" else sorted(patterns)
+    usable = [i for i in grid if _readable(patterns[i], kind)]
+    usable = usable if templates_of(cfg) == "patterns" else usable[:1]
     if not usable:
         raise ConfigError(
-            f"task={task.name}: no pattern of its grid ({', '.join(map(str, task.grid))}) ends with its mask, "
+            f"task={task.name}: no pattern of its grid ({', '.join(map(str, grid))}) ends with its mask, "
             "as a causal model needs; choose a masked model"
         )
     return usable
 
 
-def _readable(task: Any, pattern: int, kind: str) -> bool:
+def _readable(pattern: Any, kind: str) -> bool:
     from fewnlu.prompts.template import parse as parse_template
     from fewnlu.prompts.template import usable_by_causal
 
-    if kind not in task.patterns[pattern].kinds:
+    if kind not in pattern.kinds:
         return False
-    return kind != "causal" or bool(usable_by_causal(parse_template(task.patterns[pattern].template)))
+    return kind != "causal" or bool(usable_by_causal(parse_template(pattern.template)))
 
 
 def _patterns(cfg: dict[str, Any]) -> list[Any]:

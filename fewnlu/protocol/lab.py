@@ -13,14 +13,17 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.loading import load_backbone
-from fewnlu.methods.fit import Fitted, fit
-from fewnlu.methods.method import Context, method_class
+from fewnlu.methods.fit import Fitted, fit, score_rows
+from fewnlu.methods.method import Context, FewShotMethod, method_class
+from fewnlu.methods.mlm import Auxiliary
+from fewnlu.paradigms.single import Training
 from fewnlu.prompts.readers import Reader, reader_for
-from fewnlu.protocol.loggers import run_log
+from fewnlu.protocol.loggers import no_log, run_log
 from fewnlu.protocol.model import frozen_layers, where
 from fewnlu.protocol.setup import Setup
-from fewnlu.splits.datamodule import Table
+from fewnlu.splits.datamodule import FewShotData, Table
 from fewnlu.splits.prefix import prefix_of
+from fewnlu.splits.strategy import Split
 from fewnlu.tasks.metrics import score_rows as task_metrics
 from fewnlu.tasks.metrics import select_score
 
@@ -31,7 +34,11 @@ class Lab:
     Args:
         setup: the trial.
         study: (study key, folder name).
-        run_dirs: h index -> folder of run (k, rep); for the training curves.
+        folder_of: (h, k, rep) -> folder of that run, for training curves and generations.
+
+    Attributes:
+        steps: updates to make instead of all hp.max_steps of the schedule; None: all.
+        keep / kept: whether the method of a run is kept as trained (until the next training), and that method.
     """
 
     def __init__(self, setup: Setup, study: tuple[str, str], folder_of: Any) -> None:
@@ -44,6 +51,10 @@ class Lab:
             kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
         )
         self._tables: dict[Any, Table] = {}
+        self.steps: int | None = None
+        self.keep = False
+        self.kept: FewShotMethod | None = None
+        self._unlabeled: dict[Any, list[Any]] = {}
         self._readers: dict[int, Reader] = {}
 
     def reader(self, h: dict[str, Any]) -> Reader:
@@ -56,8 +67,9 @@ class Lab:
         return self._readers[pattern.id]
 
     def table(self, which: str, h: dict[str, Any]) -> Table | None:
-        """All labelled or test rows under the pattern of h, encoded once."""
-        rowset = self.setup.data.labeled if which == "labeled" else self.setup.data.test
+        """All labelled or test rows, or the paradigm's pool, under the pattern of h, encoded once."""
+        data = self.setup.data
+        rowset = self.setup.drawn_pool if which == "pool" else data.labeled if which == "labeled" else data.test
         if rowset is None:
             return None
         pattern = self.setup.pattern(h)
@@ -68,7 +80,7 @@ class Lab:
             gold = [task.gold(r) for r in rowset.rows]
             encoded = reader.encode(rowset.rows)
             pad = backbone.tokenizer.pad_token_id
-            table = Table(encoded, gold, pad, reader=reader, trains=which == "labeled")
+            table = Table(encoded, gold, pad, reader=reader, trains=which != "test")
             depends = (
                 backbone.weights_sha,
                 backbone.frozen,
@@ -80,7 +92,8 @@ class Lab:
                 which,
                 reader.signature,
             )
-            table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
+            if method_class(self.setup.cfg["method"]["name"]).prefix_is_fixed:
+                table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
             self._tables[key] = table
         return self._tables[key]
 
@@ -93,27 +106,64 @@ class Lab:
     def metrics(self, scores: np.ndarray, rows: Sequence[Any]) -> dict[str, float]:
         return task_metrics(self.setup.task, scores, rows)
 
-    def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]]) -> list[Fitted]:
-        """Train on split k and score dev and test with the chosen weights; one result per h."""
+    def score_pool(self, method: Any, h: dict[str, Any]) -> np.ndarray:
+        """Scores [pool, labels] of a method as it is."""
+        table = self.table("pool", h)
+        assert table is not None
+        return score_rows(method, table, range(len(table)), self.setup.cfg["runtime"]["eval_batch"])
+
+    def auxiliary(self, h: dict[str, Any], seed: int) -> Auxiliary | None:
+        """The language-model loss on unlabelled rows, where `aux.mlm_weight` is not 0."""
+        aux = self.setup.cfg.get("aux") or {}
+        if not aux.get("mlm_weight"):
+            return None
+        key = ("aux", self.setup.pattern(h).id)
+        if key not in self._unlabeled:
+            self._unlabeled[key] = self.reader(h).encode(self.setup.pool_rows(aux["pool"]).rows)
+        backbone, weight, ratio = self.backbone, float(aux["mlm_weight"]), float(aux["mlm_ratio"])
+        return Auxiliary(self._unlabeled[key], backbone.tokenizer, backbone.is_causal, weight, ratio, seed)
+
+    def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]], training: Training | None = None) -> list[Fitted]:
+        """Train on split k and score dev and test with the chosen weights; one result per h.
+
+        Args:
+            training: what is not as in a plain run.
+        """
+        training = training or Training()
         setup, h = self.setup, dict(hs[0])
         labeled, test = self.table("labeled", h), self.table("test", h)
         assert labeled is not None
-        seed = setup.run_seed(k, rep)
+        seed = setup.run_seed(k, rep) if training.seed is None else training.seed
         seed_all(seed)  # before anything with random initial weights is made (I067)
         self.backbone.restore()
         options = {n: v for n, v in setup.cfg["method"].items() if n not in {"name", "reads"}}
         method = method_class(setup.cfg["method"]["name"])(
-            Context(self.backbone, setup.task, h, options, self.reader(h))
+            Context(
+                self.backbone,
+                setup.task,
+                h,
+                options,
+                self.reader(h),
+                self.auxiliary(h, seed),
+                training.word_dropout,
+            )
         )
         micro = setup.cfg["runtime"]["micro_batch"] or h["batch_size"]
-        units = [r.unit for r in setup.rows]
-        labels = [str(r.label) for r in setup.rows]
-        data = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k].connect(
-            labeled, updates=h["max_steps"], batch_size=h["batch_size"], micro_batch=micro, seed=seed
+        split = training.split or setup.splits[k]
+        if training.pseudo:
+            pool = self.table("pool", h)
+            assert pool is not None
+            new = range(len(labeled), len(labeled) + len(training.pseudo))
+            labeled, split = labeled.joined(pool, training.pseudo), Split((*split.train, *new), split.dev)
+        steps = h["max_steps"] if self.steps is None else self.steps
+        units, labels = [r.unit for r in setup.rows], [str(r.label) for r in setup.rows]
+        plain = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k]
+        data = (plain if split == setup.splits[k] else FewShotData(k, split)).connect(
+            labeled, updates=steps, batch_size=h["batch_size"], micro_batch=micro, seed=seed
         )
         folders: list[Path] = [self.folder_of(dict(one), k, rep) for one in hs]
         try:
-            with run_log(setup, self.study, hs, k, rep, folders) as log:
+            with run_log(setup, self.study, hs, k, rep, folders) if training.logged else no_log() as log:
                 fitted = fit(
                     method,
                     data,
@@ -123,9 +173,14 @@ class Lab:
                     trainer_flags=dict(setup.cfg["trainer"]),
                     loggers=log.loggers,
                     eval_batch=setup.cfg["runtime"]["eval_batch"],
+                    steps=self.steps,
                     title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}",
                 )
-                log.outcomes = [self._outcome(one, data.split.dev) for one in fitted]
+                if training.after is not None:
+                    fitted[0].after = training.after(method)
+                self.kept = method if self.keep and training.logged else None
+                if training.logged:
+                    log.outcomes = [self._outcome(one, data.split.dev) for one in fitted]
             return fitted
         finally:
             # Trainer, module and optimiser refer to one another: without this their tensors pile up (fault I088).

@@ -70,6 +70,12 @@ def run_log(
             _finish_wandb(run, outcome, code)
 
 
+@contextlib.contextmanager
+def no_log() -> Iterator[RunLog]:
+    """For trainings that are not runs, such as a teacher's."""
+    yield RunLog([])
+
+
 def _finish_wandb(run: Any, outcome: dict[str, Any] | None, code: int) -> None:
     if run is None:
         return

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError
 from fewnlu.plugins import find, source_of
 from fewnlu.prompts.readers import Reading
-from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp
+from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp, templates_of
 from fewnlu.protocol.model import frozen_layers, kind_of, model_name, where
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
 from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
@@ -46,6 +48,7 @@ class Setup:
         data: labelled and test rows with hashes and origins.
         splits: the K (train, dev) pairs of row positions; `ks` are the ones to run.
         hs: the points of H of this job; they share one training.
+        pool: unlabelled rows without labelled and test ones, where something reads them.
     """
 
     cfg: dict[str, Any]
@@ -56,6 +59,7 @@ class Setup:
     ks: list[int]
     hs: list[dict[str, Any]]
     paradigm: Any
+    pool: sources.RowSet | None = None
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -70,6 +74,8 @@ class Setup:
         if self.cfg["method"]["input"] == "cls":
             assert self.task.cls is not None  # read_setup has checked
             return self.task.cls
+        if templates_of(self.cfg) == "ptuning":
+            return self.task.ptuning[h["pattern"]]
         return self.task.pattern(h["pattern"])
 
     @property
@@ -80,6 +86,22 @@ class Setup:
     def run_seed(self, k: int, rep: int) -> int:
         """Training seed of run (k, rep), derived from `seed.train`; the same for all h and methods."""
         return int(digest({"train": self.cfg["seed"]["train"], "k": k, "rep": rep}, 8), 16)
+
+    def seed_of(self, what: str, *which: int) -> int:
+        """A seed for one more kind of draw, derived from `seed.train`."""
+        return int(digest({"train": self.cfg["seed"]["train"], "what": what, "which": list(which)}, 8), 16)
+
+    def pool_rows(self, n: int | None) -> sources.RowSet:
+        """`n` unlabelled rows drawn by `seed.data`; all for None or where there are fewer."""
+        assert self.pool is not None  # read_setup has checked
+        rows = list(self.pool.rows)
+        random.Random(self.cfg["seed"]["data"]).shuffle(rows)
+        return sources.RowSet.of(rows[:n], self.pool.origin, self.pool.notes)
+
+    @cached_property
+    def drawn_pool(self) -> sources.RowSet:
+        """The unlabelled rows that the paradigm reads."""
+        return self.pool_rows(self.paradigm.pool)
 
     def study_config(self) -> dict[str, Any]:
         """Everything of the resolved config that is compared: no hp, seeds, K, paths, nor how it is run."""
@@ -104,7 +126,9 @@ class Setup:
             },
             "method": {k: v for k, v in cfg["method"].items() if k != "reads"},
             "split": options,
-            "paradigm": cfg["paradigm"],
+            "paradigm": {**cfg["paradigm"], **self.paradigm.depends(self)},
+            **({"aux": cfg["aux"]} if (cfg.get("aux") or {}).get("mlm_weight") else {}),
+            **({"pool": self.pool.sha256} if self.pool is not None else {}),
             "trainer": {k: v for k, v in cfg["trainer"].items() if k not in HOW_FLAGS},
         }
 
@@ -167,7 +191,12 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     Raises:
         ConfigError, DataError: whatever keeps this trial from being run; no model has been read by then.
     """
+    weight = (cfg.get("aux") or {}).get("mlm_weight") or 0
     if cfg["method"]["input"] == "question":
+        if weight:
+            raise ConfigError(
+                f"aux.mlm_weight={weight}: method={cfg['method']['name']} trains nothing, so there is no loss to add to"
+            )
         from fewnlu.protocol.answering import read_answering
 
         return read_answering(cfg)
@@ -208,7 +237,22 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
         strategy.vectors = unit_vectors(strategy.encoder, [r.unit for r in rows], texts)
     splits = strategy.splits([r.unit for r in rows], cfg["seed"]["split"], [str(r.label) for r in rows])
     ks = runs_of(cfg["split"], strategy.k)
-    return Setup(cfg, task, data, strategy, splits, ks, hs, paradigm)
+    pool = _pool(cfg, task, data, weight, paradigm) if weight or paradigm.needs_pool else None
+    setup = Setup(cfg, task, data, strategy, splits, ks, hs, paradigm, pool)
+    paradigm.check(setup)
+    return setup
+
+
+def _pool(cfg: dict[str, Any], task: Task, data: sources.TaskData, weight: float, paradigm: Any) -> sources.RowSet:
+    who = f"aux.mlm_weight={weight}" if weight else f"paradigm={cfg['paradigm']['name']}"
+    pool = sources.load_pool(task, cfg["data"], data)
+    if pool is None or not pool.rows:
+        what = "no row of it is left without labelled and test rows" if pool else "task.source names none"
+        raise ConfigError(
+            f"{who}: needs unlabelled rows, and task {task.name} has none ({what}); set task.source.files.unlabeled, "
+            f"or {'leave aux.mlm_weight=0' if weight else 'use paradigm=single'}"
+        )
+    return pool
 
 
 __all__ = ["Setup", "canonical", "ids_hash", "model_name", "read_setup"]

@@ -144,6 +144,7 @@ def _result(
         warnings.append("rows shortened to task.max_length: " + ", ".join(f"{n} {v}" for n, v in shortened.items()))
     if one.steps_done == 0:
         warnings.append("untrained: no update was made")
+    warnings += one.warnings
     predictions = Predictions([], [], [], [], {label: [] for label in task.labels})
     if not task.labels:
         predictions.candidates, predictions.scores_of = [], []
@@ -207,6 +208,7 @@ def _result(
         "dev": scored["dev"],
         "test": scored["test"],
         "warnings": warnings,
+        **one.record,
     }
     return result, predictions
 

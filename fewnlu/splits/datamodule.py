@@ -56,6 +56,21 @@ class Table:
     def __len__(self) -> int:
         return len(self.encoded)
 
+    def joined(self, other: Table, picks: Sequence[tuple[int, int]]) -> Table:
+        """This table's rows, then rows of another one under given gold columns.
+
+        Args:
+            picks: (row of `other`, gold column); a row may be there several times.
+        """
+        encoded = [*self.encoded, *(other.encoded[row] for row, _ in picks)]
+        out = Table(encoded, [*self.gold, *(gold for _, gold in picks)], self.pad_id, reader=self.reader)
+        if self.prefix is not None and other.prefix is not None:
+            from fewnlu.splits.prefix import Joined
+
+            taken = [s for row, _ in picks for s in sorted({*other._own[False][row], *other._own[True][row]})]
+            out.prefix = Joined([(self.prefix, range(len(self.sequences))), (other.prefix, taken)])
+        return out
+
     @property
     def ids(self) -> list[str]:
         return [e.row_id for e in self.encoded]

@@ -44,6 +44,27 @@ class Prefix:
         return out
 
 
+class Joined:
+    """Sequences of several prefixes as one.
+
+    Args:
+        parts: (prefix, its sequences to take) in order.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Prefix, Sequence[int]]]) -> None:
+        self.places = [(prefix, sequence) for prefix, sequences in parts for sequence in sequences]
+
+    def batch(self, rows: Sequence[int]) -> Tensor:
+        """As `Prefix.batch`."""
+        places = [self.places[r] for r in rows]
+        longest = max(prefix.lengths[s] for prefix, s in places)
+        first = places[0][0].states
+        out = first.new_zeros((len(rows), longest, first.shape[1]))
+        for i, (prefix, s) in enumerate(places):
+            out[i, : prefix.lengths[s]] = prefix.states[prefix.starts[s] : prefix.starts[s + 1]]
+        return out
+
+
 _kept: dict[Any, Prefix] = {}
 
 

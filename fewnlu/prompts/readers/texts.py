@@ -37,8 +37,8 @@ class Texts:
     def contested(self, causal: bool) -> Tensor:
         """[n, tokens], tokens that a right and a wrong text of one row share at one place.
 
-        Such a token says nothing of the label and would be asked to be likely and unlikely at once. A causal model reads
-        a token after the ones before it, so there the texts must agree up to it.
+        Such a token says nothing of the label and would be asked to be likely and unlikely at once. A causal model
+        reads a token after the ones before it, so there the texts must agree up to it.
         """
         same = (self.target.unsqueeze(1) == self.target.unsqueeze(0)) & self.real.unsqueeze(1)
         if causal:
