@@ -25,8 +25,8 @@ KINDS = ("masked", "causal")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A row as token ids, -1, -2, … where trainable slots are; `read` holds the positions that are read, `shortened` the
-    number of tokens cut.
+    """A row as token ids, -1, -2, … where trainable slots are; `read` holds the positions that are read, `shortened`
+    the number of tokens cut.
 
     Attributes:
         train / evaluate: the sequences that training and evaluation read instead of this one (none: this one).
