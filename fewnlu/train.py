@@ -93,6 +93,11 @@ def main() -> None:
 
     from fewnlu.protocol import callback
 
+    # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # argparse takes overrides in one run only: `… -m search=none` would be refused without a useful word.
+    flags = [a for a in sys.argv[1:] if a in ("-m", "--multirun")]
+    sys.argv[1:] = flags[:1] + [a for a in sys.argv[1:] if a not in flags]
     args = get_args_parser().parse_args()
     shows_only = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
     if not shows_only and args.experimental_rerun is None:
