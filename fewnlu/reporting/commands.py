@@ -33,6 +33,9 @@ def add_commands(commands: Any) -> None:
     show.add_argument("--format", choices=FORMATS, help="what to print; with --out: the only thing to write")
     show.add_argument("--out", metavar="DIR", help="write report.md, tables/*.csv, figures/ and index.html there")
     show.add_argument("--no-text", action="store_true", help="leave the rows' texts out of the page")
+    show.add_argument(
+        "--figures", type=int, default=6, metavar="N", help="of the first N studies (default 6; 0.5 s each)"
+    )
     show.add_argument("--no-figures", action="store_true", help="write no PNG and SVG figures")
     sensitivity = _add(commands, "sensitivity", "one factor at a time around h*: std over its values (Table 4)")
     sensitivity.add_argument("--factor", action="append", metavar="NAME", help="only this factor (may be repeated)")

@@ -21,7 +21,6 @@ from fewnlu.reporting.sure import chosen_runs, dev_test_means
 from fewnlu.reporting.views import factor_values
 
 INK, STAR, SOFT = "#1f4e8c", "#c8501e", "#8a94a6"
-MOST_STUDIES = 40  # figures per study stop here; the page has them all
 
 
 @contextmanager
@@ -44,14 +43,17 @@ def _figure(out: Path, name: str, columns: int = 1, size: tuple[float, float] = 
             axis.spines[["top", "right"]].set_visible(False)
         yield axes[0] if columns == 1 else axes
         out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out / f"{name}.png", dpi=130)
+        figure.savefig(out / f"{name}.png", dpi=110)
+        figure.set_layout_engine("none")  # laid out once
         figure.savefig(out / f"{name}.svg", metadata={"Date": None})
 
 
-def draw_all(summaries: Sequence[Summary], curves: dict[Any, dict[int, Summary]], out: Path) -> list[str]:
-    """Every figure that the records have something for; returns their names."""
+def draw_all(
+    summaries: Sequence[Summary], curves: dict[Any, dict[int, Summary]], out: Path, most: int = 8
+) -> list[str]:
+    """Every figure that the records have something for, those of single studies for the first `most`; their names."""
     names = []
-    for s in summaries[:MOST_STUDIES]:
+    for s in summaries[:most]:
         if s.study.runs and study_figure(s, out):
             names.append(f"study-{s.study.name}{_seeds(s)}")
     names += k_figures(curves, out)

@@ -88,8 +88,10 @@ def write(
         try:
             from fewnlu.reporting.figures import draw_all
 
-            drawn = len(draw_all(summaries, curves, out / "figures"))
+            drawn = len(draw_all(summaries, curves, out / "figures", args.figures))
         except ConfigError as err:  # the extra is not installed: all else is written
             print(f"warning: {err}", file=sys.stderr)
     files = sorted({p.name for p in out.iterdir() if not p.name.startswith(".")})
     print(f"{len(summaries)} studies → {out}: {', '.join(files)}" + (f"; {drawn} figures" if drawn else ""))
+    if drawn and len(summaries) > args.figures:
+        print(f"figures of single studies: the first {args.figures} of {len(summaries)}; --figures N draws more")

@@ -46,6 +46,15 @@ def dev_test_means(study: Study) -> list[tuple[dict[str, Any], float, float]]:
 
 
 def sureness(summary: Summary) -> Sureness:
+    """Computed once per summary: tables and the page both show it."""
+    found: Sureness | None = vars(summary).get("_sure")
+    if found is None:
+        found = _sureness(summary)
+        vars(summary)["_sure"] = found
+    return found
+
+
+def _sureness(summary: Summary) -> Sureness:
     points = dev_test_means(summary.study)
     runs = chosen_runs(summary)
     return Sureness(
