@@ -177,6 +177,9 @@ def fit(
             trainer = _trainer(
                 trainer_flags, loggers, [looks], total, data.stream.batch_size // data.stream.micro_batch
             )
+            # Lightning keeps the mode it finds, and a model that was just read is in eval mode: the first training of a
+            # process would go without dropout until its first look, and a resumed sweep would differ.
+            method.train()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 trainer.fit(method, datamodule=data)
