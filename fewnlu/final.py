@@ -1,0 +1,189 @@
+"""python -m fewnlu.final STUDY: retrain with h* on all labelled rows, with several seeds, and save a model.
+
+Step 6 of Algorithm 1 (spec 1.1). h* is chosen on dev scores alone. There is no dev set left, so the number of updates
+is that of the study: the median chosen step over its K runs, on the schedule that these had; or all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewnlu.errors import ConfigError, FewnluError, choices
+
+KEYS = {"final.steps": "median", "final.seeds": "3", "final.out": "", "final.threads": ""}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; exit status 0, or 2 where the study cannot be retrained."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fewnlu.final",
+        description="Retrain with h* on all labelled rows and save the model.",
+        epilog="keys: final.steps=median|max  final.seeds=3  final.out=FOLDER (default: models/STUDY)  final.threads=N",
+    )
+    parser.add_argument("study", type=Path, help="a study's folder, such as multirun/main/reviews-pet-…")
+    parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args(argv)
+    try:
+        values = dict(KEYS)
+        for text in args.keys:
+            name, _, value = text.partition("=")
+            if name not in KEYS:
+                raise ConfigError(f"unknown key '{name}': {choices(name, KEYS)}")
+            values[name] = value
+        if values["final.steps"] not in ("median", "max"):
+            raise ConfigError(
+                f"final.steps={values['final.steps']}: {choices(values['final.steps'], ('median', 'max'))}"
+            )
+        for name in ("final.seeds", "final.threads"):
+            if values[name] and (not values[name].isdigit() or int(values[name]) < 1):
+                raise ConfigError(f"{name}={values[name]}: expected a whole number, 1 or more")
+        out = Path(values["final.out"] or Path("models") / args.study.resolve().name)
+        threads = int(values["final.threads"]) if values["final.threads"] else None
+        print(retrain(args.study, values["final.steps"], int(values["final.seeds"]), out, threads))
+    except FewnluError as err:
+        print(f"error: {err}", file=sys.stderr)
+        sys.exit(2)
+
+
+@dataclass
+class Chosen:
+    """h* of a study, the records of its runs, and the whole config of one of them."""
+
+    h: dict[str, Any]
+    runs: list[dict[str, Any]]
+    cfg: dict[str, Any]
+
+
+def choose(study: Path) -> Chosen:
+    """h* of a study's folder.
+
+    Raises:
+        ConfigError: no runs there, those of several studies, or no dev scores to choose by.
+    """
+    from fewnlu.protocol.records import META, canonical, scan
+    from fewnlu.protocol.selection import DevScores, select
+
+    runs: dict[str, list[tuple[dict[str, Any], Path]]] = defaultdict(list)
+    for found in scan(study) if study.is_dir() else ():
+        if found.result is not None:
+            runs[canonical(found.result["h"])].append((found.result, found.folder))
+    every = [result for one in runs.values() for result, _ in one]
+    if not every:
+        raise ConfigError(f"{study}: no runs; give a study's folder, such as multirun/main/<study>")
+    for name, values in (
+        ("studies", {r["study_name"] for r in every}),
+        ("seeds", {canonical({k: v for k, v in r["seeds"].items() if k != "run"}) for r in every}),
+    ):
+        if len(values) > 1:
+            raise ConfigError(
+                f"{study}: runs of {len(values)} {name} ({', '.join(sorted(values)[:3])}); one is retrained"
+            )
+    scores = [
+        DevScores(one[0][0]["h"], [r["dev"]["select"] for r, _ in one if r["dev"] and r["dev"]["select"] is not None])
+        for one in runs.values()
+    ]
+    if len(runs) == 1:
+        h = every[0]["h"]
+    elif (chosen := select(scores).h) is not None:
+        h = dict(chosen)
+    else:
+        raise ConfigError(f"{study}: {len(runs)} points of H and no dev scores, so none can be chosen")
+    own = sorted(runs[canonical(h)], key=lambda pair: (pair[0]["k"], pair[0]["rep"]))
+    meta = json.loads((own[0][1] / META).read_bytes())
+    return Chosen(h, [r for r, _ in own], meta["config"])
+
+
+def retrain(study: Path, steps: str, seeds: int, out: Path, threads: int | None = None) -> str:
+    """Retrain, save, and return a report.
+
+    Raises:
+        ConfigError: the rows or the model's weights are not those of the study any more.
+    """
+    chosen = choose(study)
+    cfg = copy.deepcopy(chosen.cfg)
+    cfg["hp"] |= chosen.h
+    cfg["split"], cfg["logger"] = {"name": "fixed", "run": None}, {"name": "none"}
+    cfg["runtime"] |= {"share": []}
+    if cfg["method"]["input"] == "question":
+        raise ConfigError(f"{study}: method={cfg['method']['name']} trains nothing, so there is nothing to retrain")
+    if cfg["paradigm"]["name"] in ("ipet", "noisy_student"):
+        # One split is left, so the models of the other seeds label.
+        cfg["paradigm"] |= {"labeling": "single", "reps": max(2, seeds), "share": None}
+    from fewnlu.protocol.model import weights_sha
+    from fewnlu.protocol.setup import read_setup
+
+    setup = read_setup(cfg)
+    was, weights = chosen.runs[0], weights_sha(cfg)
+    for what, then, now in (
+        ("labelled rows", was["rows"]["labeled"]["sha256"], setup.data.labeled.sha256),
+        ("weights of the base model", was["weights"], weights),
+    ):
+        if then != now:
+            raise ConfigError(f"{study}: the {what} are not those of the study any more ({now[:12]}, then {then[:12]})")
+    total = int(chosen.h["max_steps"])
+    n = total if steps == "max" else int(statistics.median_low([r["chosen_step"] for r in chosen.runs]))
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    from fewnlu.protocol.lab import Lab
+
+    identity = setup.study(weights)
+    lab = Lab(setup, identity, lambda h, k, rep: setup.folder(out / "runs", identity, h, k, rep))
+    lab.steps = n
+    values: dict[str, list[float]] = defaultdict(list)
+    for rep in reversed(range(seeds)):  # the first seed's comes last, and is saved
+        lab.keep = rep == 0
+        (fitted,) = setup.paradigm.run(lab, 0, rep, [chosen.h])
+        if fitted.test_scores is not None and setup.data.test is not None:
+            for name, value in lab.metrics(fitted.test_scores, setup.data.test.rows).items():
+                values[name].insert(0, value)
+    from fewnlu.protocol.machine import facts as machine_facts
+    from fewnlu.protocol.saved import save_model
+
+    test = {name: _spread(scores) for name, scores in values.items()}
+    facts = {
+        "study": was["study"],
+        "study_name": was["study_name"],
+        "base": {"name": setup.study_config()["model"]["name"], "sha256": weights},
+        "steps": n,
+        "seeds": {**setup.seeds, "runs": [setup.run_seed(0, rep) for rep in range(seeds)]},
+        "trained_on": {
+            "n": len(setup.rows),
+            "origin": setup.data.labeled.origin,
+            "sha256": setup.data.labeled.sha256,
+        },
+        "test": {"n": len(setup.data.test.rows), "metrics": test} if setup.data.test else None,
+        "versions": machine_facts().get("versions"),
+    }
+    save_model(out, lab.kept, setup, chosen.h, facts)
+    return _report(was["study_name"], facts, total, seeds, out)
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    from fewnlu.protocol.selection import mean, std
+
+    return {"mean": mean(values), "std": std(values) if len(values) > 1 else None, "values": list(values)}
+
+
+def _report(name: str, facts: dict[str, Any], total: int, seeds: int, out: Path) -> str:
+    lines = [f"{name}: h* on all {facts['trained_on']['n']} labelled rows, {facts['steps']} of {total} updates"]
+    for metric, one in (facts["test"] or {}).get("metrics", {}).items():
+        spread = "" if one["std"] is None else f" ± {100 * one['std']:.2f}"
+        lines.append(f"  test {metric}: {100 * one['mean']:.2f}{spread} (mean ± std over {seeds} seeds)")
+    if not facts["test"]:
+        lines.append("  no test set")
+    return "\n".join([*lines, f"  model of the first seed: {out}", f"  python -m fewnlu.predict {out} rows.csv"])
+
+
+if __name__ == "__main__":
+    main()

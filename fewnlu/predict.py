@@ -1,0 +1,80 @@
+"""python -m fewnlu.predict MODEL rows.csv: label your own rows with a model that python -m fewnlu.final saved."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from fewnlu.errors import ConfigError, FewnluError
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; exit status 0, or 2 where the model or a row cannot be read (rows before it are written)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fewnlu.predict",
+        description="Label rows with a saved model: a label, and the share of each label, per row.",
+    )
+    parser.add_argument("model", type=Path, help="folder that python -m fewnlu.final wrote")
+    parser.add_argument("rows", type=Path, help="CSV, TSV, Parquet or JSON lines; any size, read bit by bit")
+    parser.add_argument(
+        "-o", "--out", help="CSV file to write, or .jsonl; '-' is the screen (default: ROWS.labels.csv beside the rows)"
+    )
+    parser.add_argument("--batch", type=int, default=32, help="rows per batch")
+    args = parser.parse_args(argv)
+    try:
+        n, where = predict(args.model, args.rows, args.out, args.batch)
+    except FewnluError as err:
+        print(f"error: {err}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{n} rows labelled: {where}", file=sys.stderr)
+
+
+def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) -> tuple[int, str]:
+    """Label the rows of a file.
+
+    Args:
+        out: file to write, '-' for the screen; None: ROWS.labels.csv.
+
+    Returns:
+        how many rows, and where they went.
+    """
+    if batch < 1:
+        raise ConfigError(f"--batch {batch}: expected 1 or more")
+    target = rows.with_suffix(".labels.csv") if out is None else Path(out)
+    if not rows.is_file():
+        raise ConfigError(f"{rows}: no such file")
+    if target.resolve() == rows.resolve():
+        raise ConfigError(f"--out {target}: that is the file with the rows")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from fewnlu.protocol.saved import Predictor
+    from fewnlu.tasks.streams import stream_rows
+
+    predictor = Predictor(model)
+    labels = list(predictor.task.labels)
+    n = 0
+    with ExitStack() as stack:
+        file = sys.stdout if out == "-" else stack.enter_context(target.open("w", encoding="utf-8", newline=""))
+        table = None if target.suffix == ".jsonl" else csv.writer(file)
+        if table is not None:
+            table.writerow(
+                ["id", "label", *(f"score:{name}" for name in labels)] if labels else ["id", "label", "scores"]
+            )
+        for one in predictor.label(stream_rows(predictor.task, rows), batch):
+            n += 1
+            if table is None:
+                line = {"id": one.row.id, "label": one.label, "scores": one.scores}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            elif labels:
+                table.writerow([one.row.id, one.label, *(f"{one.scores[name]:.6g}" for name in labels)])
+            else:
+                table.writerow([one.row.id, one.label, json.dumps(one.scores, ensure_ascii=False)])
+    return n, "-" if out == "-" else str(target)
+
+
+if __name__ == "__main__":
+    main()
