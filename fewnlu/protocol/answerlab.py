@@ -56,6 +56,7 @@ class AnswerLab:
         self.backbone = load_backbone(
             *where(cfg), freeze_layers=0, dtype=args["dtype"], kind=args["kind"] or cfg["model"].get("kind")
         )
+        self.backbone.to(_device(cfg["trainer"]))
         decoder = build_decoder(cfg["decode"], self.backbone)
         asker = make_asker(self.setup, self.backbone)
         asker.length = lambda text: len(encode(self.backbone.tokenizer, text))
@@ -228,6 +229,16 @@ class AnswerLab:
         if self.setup.cfg["decode"]["name"] == "outlines" and (n := sum(begins(q.choices) for q in self.questions)):
             out.append(f"in {n} rows an answer begins another: outlines draws the longer one too seldom there")
         return out
+
+
+def _device(trainer: dict[str, Any]) -> str:
+    """Where answers are computed: what `trainer.accelerator` says, auto taking a CUDA device that is there."""
+    import torch
+
+    wanted = str(trainer.get("accelerator") or "auto")
+    if wanted in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        return "cuda"
+    return "mps" if wanted == "mps" else "cpu"
 
 
 def read_shard(file: Path, questions: Sequence[Question], runs: int) -> list[Reading] | None:

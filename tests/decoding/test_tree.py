@@ -174,6 +174,19 @@ def test_outlines_gets_prompts_as_they_are_and_answers_are_escaped():
     }
 
 
+def test_i050_no_cache_on_disk_is_needed(monkeypatch, tmp_path):
+    """Generators are kept in memory: jobs share no file, and a home that can't be written costs nothing."""
+    import outlines.caching
+
+    def broken(*args: object, **options: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(outlines.caching, "get_cache", broken)
+    monkeypatch.setenv("OUTLINES_CACHE_DIR", str(tmp_path / "cache"))
+    assert OutlinesDecoder(backbone()).draw(["yes"], [["ja", "no"]], [[1]])[0][0] in (0, 1)
+    assert not (tmp_path / "cache").exists()
+
+
 def test_answers_that_begin_one_another_are_told_apart_only_by_the_tree():
     """outlines_core 0.2.14 drops some spellings of the longer one; the record warns of such rows."""
     assert begins(["great", "good", "greatest"]) and not begins(["great", "good"])
