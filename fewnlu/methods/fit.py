@@ -108,6 +108,10 @@ class _Looks(pl.Callback):
         self.dev_scores: dict[int, np.ndarray] = {}
         self.weights: dict[int, dict[str, torch.Tensor]] = {}
         self._seen = 0
+        self.device = torch.device("cpu")
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self.device = module.device
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         step = trainer.global_step
@@ -144,7 +148,7 @@ def fit(
     eval_batch: int,
     title: str,
     steps: int | None = None,
-) -> list[Fitted]:
+) -> list[Fitted | FloatingPointError]:
     """Train once and return one result per h of `hs`, which may differ in eval_ratio and patience alone.
 
     Args:
@@ -159,8 +163,12 @@ def fit(
         title: for the progress bar.
         steps: updates to make, where that is not all of the schedule's hp.max_steps.
 
+    Returns:
+        Per h what came of it; an error for an h that failed where another did not: one that had stopped before the loss
+        was no longer finite is done.
+
     Raises:
-        FloatingPointError: a loss that is not finite, or no look with a usable dev score.
+        FloatingPointError: a loss that is not finite, or no look with a usable dev score, for all of the `hs`.
     """
     total = hs[0]["max_steps"] if steps is None else steps
     dev_rows = list(data.split.dev)
@@ -171,6 +179,7 @@ def fit(
         return dev_score(values, dev_rows), values
 
     done = 0
+    diverged: FloatingPointError | None = None
     with RunBar(title, total) as bar:
         looks = _Looks(rules, measure, bar)
         if total > 0:
@@ -182,18 +191,28 @@ def fit(
             method.train()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                trainer.fit(method, datamodule=data)
+                try:
+                    trainer.fit(method, datamodule=data)
+                except FloatingPointError as err:
+                    diverged = err
             done = trainer.global_step
-    results: list[Fitted] = []
+            method.to(looks.device)  # Lightning moves it to the CPU at the end, where scoring test would take for ever
+    results: list[Fitted | FloatingPointError] = []
     test_scores: dict[int, np.ndarray] = {}
     per_h: list[Rule | None] = [*rules] or [None]
     for rule in per_h:
         step = done if rule is None else rule.best_step
+        if diverged is not None and (rule is None or not rule.stopped):
+            results.append(diverged)
+            continue
         if rule is not None and total > 0 and step is None:
-            raise FloatingPointError(
-                f"no usable dev score in {len(rule.looks)} looks (all are NaN): nothing was selected, "
-                "so nothing is tested"
+            results.append(
+                FloatingPointError(
+                    f"no usable dev score in {len(rule.looks)} looks (all are NaN): nothing was selected, "
+                    "so nothing is tested"
+                )
             )
+            continue
         dev_values = None
         if rule is not None and step is not None:
             method.load_snapshot(looks.weights[step])
@@ -213,6 +232,9 @@ def fit(
             )
         )
     looks.weights.clear()
+    if all(isinstance(one, FloatingPointError) for one in results):
+        assert isinstance(results[0], FloatingPointError)
+        raise results[0]
     return results
 
 

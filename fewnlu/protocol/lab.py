@@ -123,8 +123,8 @@ class Lab:
         backbone, weight, ratio = self.backbone, float(aux["mlm_weight"]), float(aux["mlm_ratio"])
         return Auxiliary(self._unlabeled[key], backbone.tokenizer, backbone.is_causal, weight, ratio, seed)
 
-    def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]], training: Training | None = None) -> list[Fitted]:
-        """Train on split k and score dev and test with the chosen weights; one result per h.
+    def train(self, k: int, rep: int, hs: Sequence[dict[str, Any]], training: Training | None = None) -> list[Any]:
+        """Train on split k and score dev and test with the chosen weights; one result, or error, per h (see `fit`).
 
         Args:
             training: what is not as in a plain run.
@@ -177,10 +177,14 @@ class Lab:
                     title=f"{setup.cfg['task']['name']} {setup.cfg['method']['name']} k={k}",
                 )
                 if training.after is not None:
+                    assert isinstance(fitted[0], Fitted)  # a single h: fit raises where it fails
                     fitted[0].after = training.after(method)
                 self.kept = method if self.keep and training.logged else None
                 if training.logged:
-                    log.outcomes = [self._outcome(one, data.split.dev) for one in fitted]
+                    log.outcomes = [
+                        self._outcome(one, data.split.dev) if isinstance(one, Fitted) else {"looks": []}
+                        for one in fitted
+                    ]
             return fitted
         finally:
             # Trainer, module and optimiser refer to one another: without this their tensors pile up (fault I088).

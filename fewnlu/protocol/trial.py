@@ -60,7 +60,7 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
                     _begin(setup, study, folder_of, k, rep, missing)
                     if lab is None:
                         lab = _open_lab(setup, study, folder_of, threads)
-                    _run(setup, study, lab, folder_of, k, rep, missing)
+                    failed |= not _run(setup, study, lab, folder_of, k, rep, missing)
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as err:
@@ -111,12 +111,18 @@ def _open_lab(setup: Setup, study: tuple[str, str], folder_of: Any, threads: int
 
 def _run(
     setup: Setup, study: tuple[str, str], lab: Any, folder_of: Any, k: int, rep: int, hs: Sequence[dict[str, Any]]
-) -> None:
+) -> bool:
+    """Whether all of the `hs` came to a result."""
+    whole = True
     machine.reset_peak()
     start = time.perf_counter()
     fitted = setup.paradigm.run(lab, k, rep, hs)
     seconds = time.perf_counter() - start
     for h, one in zip(hs, fitted, strict=True):
+        if isinstance(one, FloatingPointError):  # the training went on for another h, and failed for this one
+            _record_failure(setup, study, folder_of, k, rep, [h], one)
+            whole = False
+            continue
         result, predictions = _result(setup, study, lab, h, k, rep, one)
         meta = {
             "seconds": round(seconds, 3),
@@ -126,6 +132,7 @@ def _run(
             "data_dir": os.path.abspath(setup.cfg["data"]["dir"]) if setup.cfg["data"]["dir"] else None,
         }
         write_record(folder_of(h, k, rep), result, meta, predictions)
+    return whole
 
 
 def _result(
