@@ -51,6 +51,8 @@ class Lab:
             kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
         )
         self._tables: dict[Any, Table] = {}
+        gc.collect()
+        gc.freeze()  # what is alive now stays: collecting after each run need not look at it again
         self.steps: int | None = None
         self.keep = False
         self.kept: FewShotMethod | None = None
