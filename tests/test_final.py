@@ -24,14 +24,14 @@ from tests.running import Workplace, config, results
 def study(place: Workplace, method: str, shape: str, family: str, *more: str) -> Path:
     """A study of two points of H on a tiny task."""
     conf, data = write(place.folder)
-    for lr in ("1e-3", "1e-2"):
-        cfg = config(
-            *(f"task={shape}", f"data.dir={data / shape}", f"+method={method}", "model=local", "logger=none"),
-            *(f"model_args.path={place.models(family)}", "split.k=2", "hp.max_steps=4", "hp.eval_ratio=0.25"),
-            *("hp.batch_size=4", f"hp.lr={lr}", *more),
-            config_dir=conf,
-        )
-        run_trial(cfg, place.folder / "s", threads=1)
+    cfg = config(
+        *(f"task={shape}", f"data.dir={data / shape}", f"+method={method}", "model=local", "logger=none"),
+        *(f"model_args.path={place.models(family)}", "split.k=2", "hp.max_steps=4", "hp.eval_ratio=0.25"),
+        *("hp.batch_size=4", *more),
+        config_dir=conf,
+    )
+    for lr in (1e-3, 1e-2):
+        run_trial({**cfg, "hp": {**cfg["hp"], "lr": lr}}, place.folder / "s", threads=1)
     (folder,) = [p for p in (place.folder / "s").iterdir() if not p.name.startswith(".")]
     return folder
 
@@ -75,7 +75,7 @@ def test_final_then_predict(
     rows.write_text((place.folder / "data" / shape / "test.jsonl").read_text())
     n, where = predict.predict(place.folder / "m", rows, batch=4)
     assert n == 6 and where.endswith("rows.labels.csv")
-    table = list(csv.DictReader(Path(where).open()))
+    table = list(csv.DictReader(Path(where).read_text().splitlines()))
     labels = SHAPES[shape]["labels"]
     got = np.array([[float(row[f"score:{name}"]) for name in labels] for row in table])
     want = np.exp(trained[0] - trained[0].max(1, keepdims=True))

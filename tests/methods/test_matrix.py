@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,20 +45,26 @@ def cover() -> list[tuple[str, ...]]:
     return chosen
 
 
+@cache
+def base(method: str, *more: str) -> dict[str, Any]:
+    """A config of a few steps; composing takes longer than a run, so each is composed once."""
+    small = ["split.k=2", "hp.max_steps=2", "hp.eval_ratio=0.5", "hp.batch_size=4", "runtime.micro_batch=2"]
+    return config(f"+method={method}", "model=local", "model_args.path=x", "logger=none", *small, *more)
+
+
 def composed(place: Workplace, family: str, method: str, shape: str, *more: str) -> dict[str, Any]:
     """A config of a few steps on one of the tiny tasks."""
-    conf, data = write(place.folder)
-    return config(
-        *(f"task={shape}", f"data.dir={data / shape}", f"+method={method}", "model=local", "logger=none"),
-        *(f"model_args.path={place.models(family)}", "split.k=2", "hp.max_steps=2", "hp.eval_ratio=0.5"),
-        *("hp.batch_size=4", "runtime.micro_batch=2", *more),
-        config_dir=conf,
-    )
+    cfg = copy.deepcopy(base(method, *more))
+    cfg["task"], cfg["data"]["dir"] = SHAPES[shape], str(write(place.folder)[1] / shape)
+    cfg["model_args"]["path"] = str(place.models(family))
+    return cfg
 
 
 def run_one(place: Workplace, combination: tuple[str, ...]) -> None:
     family, method, paradigm, shape, weight = combination
-    cfg = composed(place, family, method, shape, *PARADIGMS[paradigm], f"aux.mlm_weight={weight}")
+    cfg = composed(place, family, method, shape)
+    chosen = base("pet", *PARADIGMS[paradigm])
+    cfg["paradigm"], cfg["split"], cfg["aux"]["mlm_weight"] = chosen["paradigm"], chosen["split"], float(weight)
     out = place.folder / "s"
     run_trial(cfg, out, threads=1)
     assert not failures(out)
