@@ -52,8 +52,9 @@ class LikelihoodDecoder(Decoder):
         self, prompts: Sequence[str], choices: Sequence[Sequence[str]], seeds: Sequence[Sequence[int]]
     ) -> list[Reading]:
         spelt = [[spell(self.backend, p, c) for c in own] for p, own in zip(prompts, choices, strict=True)]
-        sums = path_log_probs(self.tree.open(prompts), spelt)
-        walked = self.tree.walk(self.tree.open(prompts), choices, [[] for _ in prompts])
+        forest = self.tree.open(prompts)  # one reading for both
+        sums = path_log_probs(forest, spelt)
+        walked = self.tree.walk(forest, choices, [[] for _ in prompts])
         for reading, own, values, ids, runs in zip(walked, choices, sums, spelt, seeds, strict=True):
             reading.log_probs = values
             ranked = rank(values, own, [len(i) for i in ids], self.normalise)
@@ -114,7 +115,6 @@ def path_log_probs(forest: Forest, spelt: Sequence[Sequence[Sequence[int]]]) -> 
     live = {row for row, own in enumerate(spelt) if own}
     depth = 0
     while live:
-        forest.keep(live)
         paths: dict[tuple[int, tuple[int, ...]], list[tuple[int, int]]] = {}
         for row in sorted(live):
             for answer, ids in enumerate(spelt[row]):

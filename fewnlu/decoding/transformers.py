@@ -20,6 +20,7 @@ from fewnlu.decoding.constraint import Vocabulary
 from fewnlu.errors import ConfigError
 
 _MAX_QUERIES = 512  # paths, padding included, of one forward pass
+_ENOUGH, _ENOUGH_CPU = 8192, 256  # tokens from which a forward pass is as quick per token as a larger one
 _FEW = 2048  # from so many tokens on the whole output matrix is multiplied
 
 
@@ -89,7 +90,10 @@ _INSTEAD = "Use decode=outlines, which generates text by text."
 
 
 class TransformersForest(Forest):
-    """See `Forest`; slots of the cache: [prefix and prompts, padded | paths in the order of evaluation]."""
+    """See `Forest`; slots of the cache: [prefix and prompt, padded | paths in the order of evaluation].
+
+    Prompts are read in groups of like length; their caches become one only where a path goes on.
+    """
 
     def __init__(
         self,
@@ -99,23 +103,65 @@ class TransformersForest(Forest):
         n_prefix: int,
     ) -> None:
         self.backend, self.backbone = backend, backend.backbone
-        device, pad = self.backbone.device, self.backbone.tokenizer.pad_token_id
-        rests = [list(p[n_prefix:]) for p in prompts]
-        if not all(rests):
+        device = self.backbone.device
+        self._rests = [list(p[n_prefix:]) for p in prompts]
+        if not all(self._rests):
             raise ValueError("a prompt is empty or no longer than the prefix")
-        n, longest = len(prompts), max(map(len, rests))
         self.lengths = np.array([len(p) for p in prompts])
-        self.cache = _new_cache()
-        for i, (keys, values) in enumerate(prefix):
-            self.cache.update(keys.expand(n, -1, -1, -1), values.expand(n, -1, -1, -1), i)
+        self._prefix, self._n_prefix = prefix, n_prefix
+        enough = _ENOUGH_CPU if device.type == "cpu" else _ENOUGH
+        self._read: list[tuple[list[int], Any]] = []  # (rows, their cache), until paths make one of them
+        roots: list[Tensor | None] = [None] * len(prompts)
+        for rows in groups([len(r) for r in self._rests], enough):
+            cache, states = self._read_group(rows)
+            self._read.append((rows, cache))
+            for row, state in zip(rows, states, strict=True):
+                roots[row] = state
+        self._root = torch.stack([r for r in roots if r is not None])
+        self._rows = list(range(len(prompts)))  # which prompt each row of the cache belongs to
+        self._cache: Any = None
+        self._seen = torch.empty(0)  # [rows, slots]: the prompt's own
+        self._slots: dict[Path, tuple[int, ...]] = {(row, ()): () for row in self._rows}  # slots that a path sees
+
+    def _read_group(self, rows: Sequence[int]) -> tuple[Any, Tensor]:
+        """The cache of some prompts, padded on the right, and their states at the end [rows, H]."""
+        device, pad = self.backbone.device, self.backbone.tokenizer.pad_token_id
+        rests = [self._rests[row] for row in rows]
+        n, longest = len(rests), max(map(len, rests))
+        cache = _new_cache()
+        for i, (keys, values) in enumerate(self._prefix):
+            cache.update(keys.expand(n, -1, -1, -1), values.expand(n, -1, -1, -1), i)
         ids = torch.tensor([r + [pad] * (longest - len(r)) for r in rests], device=device)
         lengths = torch.tensor([len(r) for r in rests], device=device)
         mask = (torch.arange(longest, device=device) < lengths[:, None]).long()
-        self._seen = torch.cat([torch.ones(n, n_prefix, dtype=torch.long, device=device), mask], 1).bool()
-        states = backend.base(self.cache, input_ids=ids, attention_mask=self._seen.long())
-        self._root = states[torch.arange(n, device=device), lengths - 1]
-        self._rows = list(range(n))  # which prompt each row of the cache belongs to
-        self._slots: dict[Path, tuple[int, ...]] = {(row, ()): () for row in range(n)}  # slots that a path sees
+        seen = torch.cat([torch.ones(n, self._n_prefix, dtype=torch.long, device=device), mask], 1)
+        states = self.backend.base(cache, input_ids=ids, attention_mask=seen)
+        return cache, states[torch.arange(n, device=device), lengths - 1].clone()
+
+    def _join(self) -> None:
+        """One cache of all rows that are still wanted: only where a path goes on behind its prompt."""
+        if self._cache is not None:
+            return
+        device = self._root.device
+        longest = int(self.lengths[self._rows].max())
+        place = {row: i for i, row in enumerate(self._rows)}
+        joined = _new_cache()
+        for i, first in enumerate(self._read[0][1].layers):
+            pair = []
+            for name in ("keys", "values"):
+                like = getattr(first, name)
+                whole = like.new_zeros(len(self._rows), like.shape[1], longest, like.shape[3])
+                for rows, cache in self._read:
+                    part = getattr(cache.layers[i], name)
+                    for at, row in enumerate(rows):
+                        if row in place:
+                            n = int(self.lengths[row])
+                            whole[place[row], :, :n] = part[at, :, :n]
+                pair.append(whole)
+            joined.update(*pair, i)
+        self._cache, self._read = joined, []
+        lengths = torch.from_numpy(self.lengths[self._rows]).to(device)
+        self._seen = torch.arange(longest, device=device) < lengths[:, None]
 
     @torch.inference_mode()
     def evaluate(
@@ -140,13 +186,16 @@ class TransformersForest(Forest):
     @torch.inference_mode()
     def keep(self, rows: Collection[int]) -> None:
         active = [i for i, row in enumerate(self._rows) if row in rows]
-        if 2 * len(active) <= len(self._rows):  # giving rows up copies the others: only where it halves the work
+        if self._cache is None:
+            self._rows = [self._rows[i] for i in active]
+        elif 2 * len(active) <= len(self._rows):  # giving rows up copies the others: only where it halves the work
             chosen = torch.tensor(active, dtype=torch.long, device=self._root.device)
-            self.cache.batch_select_indices(chosen)
+            self._cache.batch_select_indices(chosen)
             self._seen = self._seen[chosen]
             self._rows = [self._rows[i] for i in active]
 
     def _grow(self, paths: Sequence[Path], now: dict[int, list[int]], width: int, states: Tensor) -> None:
+        self._join()
         rows, past = len(self._rows), self._seen.shape[1]
         ids = np.zeros((rows, width), dtype=np.int64)
         positions = np.zeros((rows, width), dtype=np.int64)
@@ -167,7 +216,7 @@ class TransformersForest(Forest):
         dtype = self._root.dtype
         bias = torch.zeros(sees.shape, dtype=dtype, device=device).masked_fill_(~sees, torch.finfo(dtype).min)
         found = self.backend.base(
-            self.cache,
+            self._cache,
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=bias[:, None],
             position_ids=torch.from_numpy(positions).to(device),
@@ -185,6 +234,27 @@ class TransformersForest(Forest):
             norms.append(torch.logsumexp(logits, -1).double())
             parts.append(logits.index_select(-1, ids).double())
         return torch.cat(parts).cpu().numpy(), torch.cat(norms).cpu().numpy()
+
+
+def groups(lengths: Sequence[int], enough: int) -> list[list[int]]:
+    """Rows of about equal length, so that little of what is read is padding: at most an eighth, or few tokens.
+
+    Args:
+        lengths: of the rows.
+        enough: groups of fewer tokens take another row in any case.
+    """
+    found: list[list[int]] = []
+    real = 0
+    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        longest = lengths[found[-1][0]] if found else 0
+        padded = (len(found[-1]) + 1) * longest if found else 0
+        if found and (longest * len(found[-1]) < enough or padded <= (real + lengths[row]) * 8 / 7):
+            found[-1].append(row)
+            real += lengths[row]
+        else:
+            found.append([row])
+            real = lengths[row]
+    return found
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:

@@ -17,11 +17,12 @@ from typing import Any, cast
 from fewnlu.decoding.decoder import Reading
 from fewnlu.progress import RunBar
 from fewnlu.prompts.question import Question
-from fewnlu.protocol.answering import AnswerSetup, make_asker
+from fewnlu.protocol.answering import make_asker
 from fewnlu.protocol.answerstats import controls, expected_accuracy
 from fewnlu.protocol.atomic import read_json, write_atomic
 from fewnlu.protocol.model import where
 from fewnlu.protocol.records import NUMERICS, Predictions, digest, to_json
+from fewnlu.protocol.setup import Setup
 from fewnlu.tasks.metrics import compute, select_score
 
 INVALID = "(invalid)"  # an output that is none of the answers counts as wrong, never as missing
@@ -41,7 +42,7 @@ class Answered:
 class AnswerLab:
     """Where a trial's answers are computed; stands where `Lab` does for methods that train."""
 
-    setup: AnswerSetup
+    setup: Setup
     study: tuple[str, str]
     folder: Path  # of the study
     _readings: dict[tuple[int, ...], list[Reading]] = field(default_factory=dict)
