@@ -59,6 +59,8 @@ def study_text(summary: Summary) -> str:
         note = f"{what}, mean ± std over {dev.n} runs" if dev.n > 1 else f"{what}, one run"
         if not summary.test:
             note += f"; optimistic: best of |H| = {n_h}" if n_h > 1 else ""
+        if knows_dev(study.runs[_canon(choice.h)]):
+            note += "; optimistic: teachers had trained on dev rows"
         lines.append(("dev", f"{spread(dev)}   {note}"))
     elif study.runs:
         lines.append(
@@ -89,6 +91,13 @@ def study_text(summary: Summary) -> str:
         lines.append(("note", f"{text} ({n} of {study.n_runs} runs)"))
     lines.append(("records", _relative(study.folder)))
     return title + "\n" + "\n".join(f"  {name:<9} {text}" for name, text in lines)
+
+
+def knows_dev(runs: Sequence[dict[str, Any]]) -> bool:
+    """Whether a run learnt from teachers that had trained on rows of its dev set (paradigm.labeling=cross)."""
+    return any(
+        teacher["dev_rows_trained_on"] > 0 for r in runs for teacher in r.get("self_training", {}).get("teachers", ())
+    )
 
 
 def _canon(h: Any) -> str:
