@@ -22,6 +22,8 @@ from fewnlu.reporting.views import k_curves
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print or write the report; 1 where a run failed or is damaged."""
+    """The `show` command; returns its exit status."""
     if args.format == "html" and args.out is None:
         raise ConfigError("--format html needs --out DIR: the page is written there as index.html")
     studies = read(args.dirs)

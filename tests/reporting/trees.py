@@ -104,7 +104,7 @@ class Tree:
                 ident |= {"seeds": {**seeds, "run": one}, "config": config}
                 if fail == (number, one):
                     error = {"error": "CUDA out of memory", "type": "RuntimeError"}
-                    write_failure(folder, {**ident, **error, "traceback": f"File /home/someone/{name}/x.py"})
+                    write_failure(folder, {**ident, **error, "traceback": f"File {self.data.absolute()}/{name}/x.py"})
                     continue
                 result, predictions = self._result(good, one, metrics, zero_shot, has_test)
                 for which in ("labeled", "test"):
