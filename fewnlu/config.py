@@ -47,6 +47,8 @@ class Hp:
 
 @dataclass
 class Seed:
+    """Seeds of the labelled rows, the K splits and the training; never part of h."""
+
     data: int = field(default=42, metadata=_range(0))
     split: int = field(default=42, metadata=_range(0))
     train: int = field(default=42, metadata=_range(0))
@@ -54,6 +56,8 @@ class Seed:
 
 @dataclass
 class Data:
+    """Which rows are read; the same for every task."""
+
     dir: str | None = None
     n_labeled: int | None = field(default=None, metadata=_range(2))
     per_class: int | None = field(default=None, metadata=_range(1))
@@ -87,16 +91,22 @@ class Aux:
 
 @dataclass
 class ModelArgs:
+    """What varies about a model beside its choice."""
+
     name: str | None = None
     path: str | None = None
     revision: str | None = None
     kind: Literal["masked", "causal"] | None = None
     freeze_layers: int | None = field(default=None, metadata=_range(0))
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    adapter: Literal["none", "lora"] = "none"
+    adapter_rank: int = field(default=16, metadata=_range(1))
 
 
 @dataclass
 class Runtime:
+    """How it is run; nothing here changes a result beyond float noise."""
+
     threads: int | None = field(default=None, metadata=_range(1))
     eval_batch: int = field(default=32, metadata=_range(1))
     micro_batch: int | None = field(default=None, metadata=_range(1))
@@ -107,6 +117,8 @@ class Runtime:
 
 @dataclass
 class Search:
+    """The grid H: how many of the task's patterns, and values per `hp` key."""
+
     patterns: int | None = field(default=None, metadata=_range(0))
     space: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Any] = field(default_factory=dict)

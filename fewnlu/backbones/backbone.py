@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fewnlu.backbones.adapter import MARK
 from fewnlu.backbones.enhanced_decoder import decoding, wants_decoder
 from fewnlu.backbones.head import find_head, whole_head
 from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
@@ -33,6 +34,7 @@ class Backbone(nn.Module):
         weights_sha: identifies the weights that were read.
         uses_token_type: whether `token_type_ids` mean something to the model (spec 3.0: not for ALBERT and
             RoBERTa).
+        adapter: whether LoRA is in its layers; then nothing else of the model is trained.
         has_decoder: whether the LM head reads the enhanced mask decoder (DeBERTa-v2 as Microsoft stores it).
     """
 
@@ -51,6 +53,7 @@ class Backbone(nn.Module):
             and self.model_type != "albert"
         )
         self.has_decoder = wants_decoder(model)
+        self.adapter = any(MARK in name for name, _ in model.named_parameters())
         model.eval()
         self._first_position: int | None = None
         self._first_position = self._find_first_position()
@@ -172,8 +175,8 @@ class Backbone(nn.Module):
         if self._initial is not None:
             self.restore()
         self._initial = None
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(parameter.is_floating_point() and (not self.adapter or MARK in name))
         self.frozen, self._quiet, self._lower_parameters, self._prefix_exact = 0, [], [], False
         if n and self.model_type in _DEBERTA:
             head = getattr(self.model, "lm_predictions", None) or self.model.cls

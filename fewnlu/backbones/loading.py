@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fewnlu.backbones.adapter import add_lora
 from fewnlu.backbones.backbone import Backbone
 from fewnlu.backbones.enhanced_decoder import attach_positions
 from fewnlu.backbones.kind import Kind, model_kind, read_config
@@ -17,7 +18,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # At most one backbone: a second model's weights beside the first would double the memory of a sweep over
 # models.
-_LOADED: dict[tuple[str, str, str, str], Backbone] = {}
+_LOADED: dict[tuple[str, str, str, str, int], Backbone] = {}
 
 
 def load_backbone(
@@ -28,6 +29,7 @@ def load_backbone(
     freeze_layers: int = 0,
     dtype: str = "float32",
     kind: Kind | None = None,
+    adapter_rank: int = 0,
 ) -> Backbone:
     """The model with its initial weights, `freeze_layers` bottom layers frozen, in eval mode.
 
@@ -38,6 +40,7 @@ def load_backbone(
         source: 'smollm2' (embedded, made on first use), 'hub' (`name`, `revision`), 'local' (`path`).
         dtype: 'float32', 'bfloat16' or 'float16'.
         kind: 'masked' or 'causal' where config.json does not tell.
+        adapter_rank: of LoRA adapters, which alone are trained; 0: none.
 
     Raises:
         ConfigError: the files are missing, pickled or lack an LM head; names the key and the remedy.
@@ -50,10 +53,10 @@ def load_backbone(
     found: Kind = kind or model_kind(config)
     folder = model_folder(source, name, path, revision)
     sha = fingerprint(source, name, path, revision)
-    key = (sha, str(folder), found, dtype)
+    key = (sha, str(folder), found, dtype, adapter_rank)
     if key not in _LOADED:
         _LOADED.clear()
-        _LOADED[key] = _load(folder, found, _DTYPES[dtype], sha)
+        _LOADED[key] = _load(folder, found, _DTYPES[dtype], sha, adapter_rank)
     backbone = _LOADED[key]
     if backbone.frozen != freeze_layers:
         backbone.freeze(freeze_layers)
@@ -98,7 +101,7 @@ def load_tokenizer(folder: Path, kind: Kind) -> Any:
     return tokenizer
 
 
-def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
+def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str, rank: int) -> Backbone:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -131,6 +134,8 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str) -> Backbone:
             f"{folder}: the tokenizer's special token {tokenizer.convert_ids_to_tokens(highest)!r} has id "
             f"{highest}, but the model has {rows} words; the tokenizer is of another model."
         )
+    if rank:
+        add_lora(model, rank)
     return Backbone(model, tokenizer, kind, sha)
 
 

@@ -19,7 +19,7 @@ from fewnlu.methods.mlm import Auxiliary
 from fewnlu.paradigms.single import Training
 from fewnlu.prompts.readers import Reader, reader_for
 from fewnlu.protocol.loggers import no_log, run_log
-from fewnlu.protocol.model import frozen_layers, where
+from fewnlu.protocol.model import adapter_rank, frozen_layers, where
 from fewnlu.protocol.setup import Setup
 from fewnlu.splits.datamodule import FewShotData, Table
 from fewnlu.splits.prefix import prefix_of
@@ -49,6 +49,7 @@ class Lab:
             freeze_layers=frozen_layers(cfg),
             dtype=cfg["model_args"]["dtype"],
             kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
+            adapter_rank=adapter_rank(cfg),
         )
         self._tables: dict[Any, Table] = {}
         gc.collect()

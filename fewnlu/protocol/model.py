@@ -51,6 +51,12 @@ def frozen_layers(cfg: dict[str, Any]) -> int:
     return int(cfg["model"].get("freeze_layers") or 0) if own is None else int(own)
 
 
+def adapter_rank(cfg: dict[str, Any]) -> int:
+    """Rank of the LoRA adapters; 0 where there are none."""
+    args = cfg["model_args"]
+    return int(args["adapter_rank"]) if args.get("adapter", "none") == "lora" else 0
+
+
 def weights_sha(cfg: dict[str, Any]) -> str:
     """Hash of the model's weights, part of the study key."""
     from fewnlu.backbones.weights import fingerprint

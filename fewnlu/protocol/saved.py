@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fewnlu.backbones.adapter import merged_state
 from fewnlu.errors import ConfigError
 from fewnlu.protocol.atomic import write_atomic
 from fewnlu.tasks.task import Row, Task, task_from_config
@@ -38,7 +39,8 @@ def save_model(folder: Path, method: Any, setup: Any, h: dict[str, Any], facts: 
 
     folder.mkdir(parents=True, exist_ok=True)
     backbone, cfg = method.backbone, setup.cfg
-    backbone.model.save_pretrained(folder, safe_serialization=True)
+    state = merged_state(backbone.model) if backbone.adapter else None
+    backbone.model.save_pretrained(folder, state_dict=state, safe_serialization=True)
     backbone.tokenizer.save_pretrained(folder)
     own = {n: p.detach().cpu().contiguous() for n, p in method.named_parameters() if not n.startswith("backbone.")}
     save_file(own, folder / EXTRA)

@@ -17,7 +17,7 @@ from fewnlu.errors import ConfigError
 from fewnlu.plugins import find, source_of
 from fewnlu.prompts.readers import Reading
 from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp, templates_of
-from fewnlu.protocol.model import frozen_layers, kind_of, model_name, where
+from fewnlu.protocol.model import adapter_rank, frozen_layers, kind_of, model_name, where
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
 from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
 from fewnlu.tasks import sources
@@ -123,6 +123,7 @@ class Setup:
                 "revision": where(cfg)[3],
                 "dtype": args["dtype"],
                 "freeze_layers": frozen_layers(cfg),
+                **({"lora_rank": rank} if (rank := adapter_rank(cfg)) else {}),
             },
             "method": {k: v for k, v in cfg["method"].items() if k != "reads"},
             "split": options,
@@ -182,6 +183,7 @@ class Setup:
 
 
 def ids_hash(ids: Sequence[str]) -> str:
+    """SHA-256 (hex) of a sequence of row ids, order included."""
     return digest(list(ids))
 
 
