@@ -17,6 +17,7 @@ _live: Any = None  # the rich Progress of this process, where there is one
 
 
 def is_terminal() -> bool:
+    """Whether bars are shown: stderr is a terminal and FEWNLU_QUIET is not set."""
     return sys.stderr.isatty() and not os.environ.get("FEWNLU_QUIET")
 
 

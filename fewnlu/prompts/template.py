@@ -19,11 +19,15 @@ from fewnlu.errors import ConfigError, choices
 
 @dataclass(frozen=True, slots=True)
 class Text:
+    """Literal text, white space as written."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A text field of the row."""
+
     name: str
     filters: tuple[str, ...] = ()
     shorten: bool = False
@@ -38,16 +42,22 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
+    """`[MASK]`, or `[MASK*]`: as many masks as the longest answer needs."""
+
     multi: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
+    """`[P3]`: trainable slots."""
+
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
+    """`‖` or `[SEP]`: where sequence A ends and B begins."""
+
     pass
 
 

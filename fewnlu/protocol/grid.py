@@ -33,6 +33,8 @@ class Job:
 
 @dataclass
 class Plan:
+    """An expanded sweep: its jobs, the composed choices and notes for the user."""
+
     jobs: list[Job] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
     hs: list[list[dict[str, Any]]] = field(default_factory=list)  # H of each composed config

@@ -71,6 +71,7 @@ def _short(value: Any) -> str:
 
 
 def run_folder(sweep: Path, study_name: str, h: dict[str, Any], k: int, rep: int, key: str) -> Path:
+    """`<sweep>/<study>/<h>/k<k>-r<rep>-<start of the key>`."""
     return sweep / study_name / h_name(h) / f"k{k}-r{rep}-{key[:8]}"
 
 
@@ -131,6 +132,7 @@ def write_record(folder: Path, result: dict[str, Any], meta: dict[str, Any], pre
 
 
 def write_failure(folder: Path, failure: dict[str, Any]) -> None:
+    """Write `failure.json`; a later result of the same run removes it."""
     write_atomic(folder / FAILURE, to_json(failure))
     (folder / STARTED).unlink(missing_ok=True)
 

@@ -62,6 +62,7 @@ def select(table: Sequence[DevScores]) -> Choice:
 
 
 def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; NaN of nothing."""
     return float(np.mean(values)) if len(values) else math.nan
 
 

@@ -30,6 +30,7 @@ def request(reason: str) -> None:
 
 
 def requested() -> bool:
+    """Why the jobs of this process are to stop; nothing where they go on."""
     path = os.environ.get(ENV)
     return bool(path) and (path == _asked or os.path.exists(str(path)))
 

@@ -9,6 +9,8 @@ from hydra.core.config_store import ConfigStore
 
 @dataclass
 class FewnluSweeperConf:
+    """What `hydra.sweeper` may hold."""
+
     _target_: str = "hydra_plugins.fewnlu_sweeper.FewnluSweeper"
     max_batch_size: Optional[int] = None  # noqa: UP045
     params: Optional[Dict[str, str]] = None  # noqa: UP006, UP045
