@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--row", help="show: id of the row; default: the first labelled one")
     parser.add_argument("--k", type=int, default=4, help="check: splits that the rows are meant for")
     parser.add_argument("--ratio", type=float, default=0.5, help="check: their share of train rows")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     try:
         if args.command == "list":
             return _list(args)
@@ -74,12 +74,17 @@ def _task(args: argparse.Namespace) -> tuple[Task, dict[str, Any]]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from fewnlu.protocol.compose import options
+    from pathlib import Path
 
-    loader = _loader(args.config_dir)
+    import yaml
+
+    from fewnlu.config import conf_dir
+
+    folders = [conf_dir() / "task", *([Path(args.config_dir) / "task"] if args.config_dir else [])]
+    files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
     rows = []
-    for name in options(loader, "task"):
-        cfg = _config(name, [], args.config_dir)["task"]
+    for name, path in sorted(files.items()):
+        cfg = yaml.safe_load(path.read_text("utf-8"))
         source = cfg["source"]
         where = [n for n in ("packaged", "hub") if source.get(n)] + (["data.dir"] if source.get("files") else [])
         labels = cfg["labels"] if isinstance(cfg["labels"], str) else ", ".join(cfg["labels"])

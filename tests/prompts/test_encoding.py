@@ -166,8 +166,10 @@ def test_special_tokens_follow_the_tokenizer():
 def test_unusable_models_and_patterns_are_refused():
     with pytest.raises(ConfigError, match="no mask token"):
         encode(byte_bpe(causal="plain"), "{t} [MASK]", t="x")
-    with pytest.raises(ConfigError, match="another method"):
-        encode(wordpiece(), "{t} [P2] [MASK]", t="x")
+    with pytest.raises(ConfigError, match="several masks"):
+        encode(wordpiece(), "{t} [MASK*]", t="x")
+    with pytest.raises(ConfigError, match="beside"):
+        encode(wordpiece(), "{t} [MASK] [MASK*]", t="x")
     with pytest.raises(ConfigError, match="kind of model"):
         encode(wordpiece(), "{t} [MASK]", kind="seq2seq", t="x")
 
@@ -224,3 +226,9 @@ def test_length_sorted_batches():
     assert length_sorted_batches([], 3, 20) == []
     with pytest.raises(ConfigError):
         length_sorted_batches([1], 0, 20)
+
+
+def test_i038_a_start_token_in_the_template_is_not_a_second_one():
+    tokenizer = byte_bpe(causal="bos")
+    encoded, tokens = encode(tokenizer, "<s> {t} It was [MASK]", kind="causal", t="<s> good")
+    assert encoded.input_ids.count(tokenizer.bos_token_id) == 1 and tokens[0] == "<s>"

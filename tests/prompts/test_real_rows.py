@@ -14,9 +14,7 @@ from tests.tasks.test_task import shipped
 DATA = Path("../shared/data/superglue")
 TASKS = {"rte": (64, 277), "cb": (64, 56), "boolq": (64, 3270), "wic": (64, 638)}
 
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no {DATA}: the real rows are not in this checkout"
-)
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}: the real rows are not in this checkout")
 
 
 @pytest.mark.parametrize("name", TASKS)

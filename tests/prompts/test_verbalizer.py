@@ -28,9 +28,7 @@ def test_i026_word_of_several_pieces_is_an_error_naming_word_pieces_and_model():
     with pytest.raises(ConfigError) as error:
         resolve(t, pattern(neg="abominable", pos="great"))
     message = str(error.value)
-    assert (
-        "task.patterns.3.verbalizer.neg" in message and "'abominable'" in message and "toy-roberta" in message
-    )
+    assert "task.patterns.3.verbalizer.neg" in message and "'abominable'" in message and "toy-roberta" in message
     assert "(a b o m" in message
 
 

@@ -22,6 +22,8 @@ def _entities(text: str, *names: str) -> list[dict[str, int]]:
     return [{"start": text.index(n), "end": text.index(n) + len(n) - 1} for n in names]
 
 
+_YEARS = {"text": "After six years", "idx": 3, "label": 1}
+
 ITEMS: dict[str, list[dict[str, Any]]] = {
     "boolq": [
         {"passage": _PLANT, "question": "did the fig tree bear fruit", "label": True, "idx": 0},
@@ -62,7 +64,7 @@ ITEMS: dict[str, list[dict[str, Any]]] = {
                     {"question": "What did Mira plant?", "idx": 0, "answers": [
                         {"text": "A fig tree", "idx": 0, "label": 1}, {"text": "Oats", "idx": 1, "label": 0}]},
                     {"question": "When did it bear fruit?", "idx": 1, "answers": [
-                        {"text": "In winter", "idx": 2, "label": 0}, {"text": "After six years", "idx": 3, "label": 1}]},
+                        {"text": "In winter", "idx": 2, "label": 0}, _YEARS]},
                 ],
             },
         }

@@ -69,7 +69,7 @@ def oracle(reader: Reader, encoded: list[Encoded], gold: list[int], label_words:
     def words(ids: list[int], position: int) -> dict[int, float]:
         if reader.kind == "masked":
             # filled masks are part of the input now: compare with the masks put back
-            for sequence, tokens in filled.get(len(ids), ()):
+            for sequence, _ in filled.get(len(ids), ()):
                 same = all(
                     a == b or i in sequence.read for i, (a, b) in enumerate(zip(sequence.input_ids, ids, strict=True))
                 )
@@ -94,7 +94,7 @@ def _wanted(
     if label_words is not None:
         return [(row, [label_words[y][0]])]
     if hasattr(reader, "span"):
-        text, target, n = row.targets
+        _, target, n = row.targets
         wrong = [5] * n  # whatever word: not the candidate's
         tokens = list(target) if y == reader.positive else wrong
         return [(one, tokens) for one in (row.evaluate or (row,))]
