@@ -110,6 +110,7 @@ class Runtime:
     threads: int | None = field(default=None, metadata=_range(1))
     eval_batch: int = field(default=32, metadata=_range(1))
     micro_batch: int | None = field(default=None, metadata=_range(1))
+    checkpointing: bool = False
     cache_gb: float = field(default=2.0, metadata=_range(0))
     share: list[Any] = field(default_factory=list)
     fail_fast: bool = False

@@ -194,6 +194,21 @@ class Backbone(nn.Module):
         self._prefix_exact = bool(n) and self.model_type not in _DEBERTA and self._probe_prefix()
         self.train(self.training)
 
+    def checkpoint(self, on: bool) -> None:
+        """Compute activations again in the backward pass instead of keeping them: less memory, a third more time.
+
+        Dropout repeats its draws, so results are the same.
+
+        Raises:
+            ConfigError: the architecture cannot.
+        """
+        if on and not self.model.supports_gradient_checkpointing:
+            raise ConfigError(f"runtime.checkpointing=true: model type {self.model_type!r} cannot; set it to false")
+        if on:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        elif self.model.supports_gradient_checkpointing:
+            self.model.gradient_checkpointing_disable()
+
     def train(self, mode: bool = True) -> Backbone:
         """As in torch, but frozen layers and what comes before them stay in eval mode (no dropout)."""
         if mode:

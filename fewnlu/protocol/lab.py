@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class Lab:
         folder_of: (h, k, rep) -> folder of that run, for training curves and generations.
 
     Attributes:
+        micro: rows per forward in training; halved where memory does not suffice, unless runtime.micro_batch is set.
         steps: updates to make instead of all hp.max_steps of the schedule; None: all.
         keep / kept: whether the method of a run is kept as trained (until the next training), and that method.
     """
@@ -51,6 +53,8 @@ class Lab:
             kind=cfg["model_args"]["kind"] or cfg["model"].get("kind"),
             adapter_rank=adapter_rank(cfg),
         )
+        self.backbone.checkpoint(bool(cfg["runtime"].get("checkpointing")))
+        self.micro: int | None = cfg["runtime"]["micro_batch"]
         self._tables: dict[Any, Table] = {}
         gc.collect()
         gc.freeze()  # what is alive now stays: collecting after each run need not look at it again
@@ -132,7 +136,24 @@ class Lab:
         Args:
             training: what is not as in a plain run.
         """
-        training = training or Training()
+        while True:
+            try:
+                return self._train(k, rep, hs, training or Training())
+            except torch.OutOfMemoryError:
+                now = self.micro or hs[0]["batch_size"]
+                if self.setup.cfg["runtime"]["micro_batch"] or now == 1:
+                    raise
+                self.micro = next(n for n in range(now - 1, 0, -1) if hs[0]["batch_size"] % n == 0)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            print(
+                f"out of memory with {now} rows a forward: trying runtime.micro_batch={self.micro}, accumulated to the "
+                f"same {hs[0]['batch_size']} rows an update",
+                file=sys.stderr,
+            )
+
+    def _train(self, k: int, rep: int, hs: Sequence[dict[str, Any]], training: Training) -> list[Any]:
         setup, h = self.setup, dict(hs[0])
         labeled, test = self.table("labeled", h), self.table("test", h)
         assert labeled is not None
@@ -151,7 +172,7 @@ class Lab:
                 training.word_dropout,
             )
         )
-        micro = setup.cfg["runtime"]["micro_batch"] or h["batch_size"]
+        micro = self.micro if self.micro and h["batch_size"] % self.micro == 0 else h["batch_size"]
         split = training.split or setup.splits[k]
         if training.pseudo:
             pool = self.table("pool", h)

@@ -228,6 +228,7 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
             "mean over the batch; choose a divisor"
         )
+    _one_device(cfg["trainer"])
     paradigm = find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"]))
     source_of("method", cfg["method"]["name"])  # an unknown one is refused here, and fewnlu's own import torch
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
@@ -243,6 +244,16 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     setup = Setup(cfg, task, data, strategy, splits, ks, hs, paradigm, pool)
     paradigm.check(setup)
     return setup
+
+
+def _one_device(flags: dict[str, Any]) -> None:
+    devices = flags.get("devices", 1)
+    many = devices == "auto" or (isinstance(devices, int) and not isinstance(devices, bool) and devices not in (0, 1))
+    if many or len(devices if isinstance(devices, list) else [0]) > 1 or flags.get("num_nodes", 1) != 1:
+        raise ConfigError(
+            f"trainer.devices={devices!r}: a training runs on one device, where its best weights are kept in memory; "
+            "use trainer.devices=1 and spread the runs by a launcher (launcher=joblib, slurm)"
+        )
 
 
 def _pool(cfg: dict[str, Any], task: Task, data: sources.TaskData, weight: float, paradigm: Any) -> sources.RowSet:

@@ -127,6 +127,7 @@ def _run(
         meta = {
             "seconds": round(seconds, 3),
             "shared_by": len(hs),
+            "micro_batch": getattr(lab, "micro", None),
             **machine.facts(),
             "config": setup.cfg,
             "data_dir": os.path.abspath(setup.cfg["data"]["dir"]) if setup.cfg["data"]["dir"] else None,
