@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -102,8 +103,20 @@ def test_a_report_line_parses(words, monkeypatch):
     assert end.value.code == 0 and shown
 
 
+def test_a_tasks_line_runs(folder, capsys):
+    from fewnlu.tasks.__main__ import main
+
+    (folder / "my-data").mkdir()
+    for name, first in (("labeled", "Reel"), ("test", "Film")):
+        rows = [{"id": i, "sentence": f"{first} {i}.", "label": ["negative", "positive"][i % 2]} for i in range(8)]
+        (folder / "my-data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for words in _lines("fewnlu.tasks"):
+        assert main(words) == 0
+    assert "nothing found" in capsys.readouterr().out
+
+
 def test_every_command_is_one_that_is_checked():
-    known = {("python", "-m", "fewnlu.train"), ("python", "-m", "fewnlu.report")}
+    known = {("python", "-m", "fewnlu.train"), ("python", "-m", "fewnlu.report"), ("python", "-m", "fewnlu.tasks")}
     others = [words for words in _commands() if tuple(words[:3]) not in known and words[0] not in {"pip", "pytest"}]
     assert not others
     installs = [words for words in _commands() if words[0] == "pip"]

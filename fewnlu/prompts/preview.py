@@ -10,6 +10,7 @@ from typing import Any
 from fewnlu.errors import FewnluError
 from fewnlu.prompts.encoding import Encoded
 from fewnlu.prompts.readers import Reading, reader_for
+from fewnlu.prompts.template import parse, usable_by_causal
 from fewnlu.tasks.task import Pattern, Row, Task
 
 ENDLESS = 1_000_000
@@ -119,13 +120,24 @@ def toy_tokenizer(task: Task, rows: Iterable[Row]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, name_or_path="toy (words)", **names)
 
 
+def left_out(kind: str, task: Task) -> list[int]:
+    """Patterns of the grid that a sweep leaves out for this kind of model."""
+    return [
+        i
+        for i in task.grid
+        if kind not in task.patterns[i].kinds
+        or (kind == "causal" and not usable_by_causal(parse(task.patterns[i].template)))
+    ]
+
+
 def unreadable(tokenizer: Any, kind: str, task: Task, rows: Sequence[Row], labeled: Sequence[Row]) -> list[str]:
-    """Patterns of the grid that this model cannot read, and rows that do not fit: one line each."""
+    """Patterns that a sweep would use and that this model cannot read, or rows that do not fit: one line each."""
     found = []
-    for pattern_id in task.grid:
+    wanted = [i for i in task.grid if i not in left_out(kind, task)]
+    if not wanted:
+        return [f"no pattern of the grid ({', '.join(map(str, task.grid))}) can be read by a {kind} model"]
+    for pattern_id in wanted:
         pattern = task.patterns[pattern_id]
-        if kind not in pattern.kinds:
-            continue
         try:
             reader = reader_for(tokenizer, kind, pattern, task, Reading(), labeled)
             reader.encode(rows)

@@ -141,7 +141,7 @@ def _show(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
 
 
 def _check(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
-    from fewnlu.prompts.preview import unreadable
+    from fewnlu.prompts.preview import left_out, unreadable
     from fewnlu.tasks.audit import audit
     from fewnlu.tasks.sources import load_rows
 
@@ -155,6 +155,10 @@ def _check(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
     else:
         tokenizer, kind = _tokenizer(args, task, rows)
         found.problems += unreadable(tokenizer, kind, task, rows, labeled.rows)
+        if others := left_out(kind, task):
+            found.notes.append(
+                f"patterns {', '.join(map(str, others))} are not for {kind} models: sweeps leave them out"
+            )
     for note in found.notes:
         print(f"note       {note}")
     for problem in found.problems:

@@ -94,6 +94,17 @@ def test_check_with_a_model_finds_words_of_several_pieces(own, capsys, tmp_path)
     assert "PROBLEM    pattern 0: task.patterns.0.verbalizer.bad: 'abominable' is" in out and "pattern 1" not in out
 
 
+def test_patterns_that_a_sweep_leaves_out_are_no_problem(own, capsys, tmp_path):
+    config = tmp_path / "conf" / "task" / "films.yaml"
+    arguments = own(GOOD, [(50, "New", "bad"), (51, "Other", "good")])
+    config.write_text(TASK.replace("'{text~} It was [MASK] .'", "'It was [MASK] : {text~}'"))
+    assert main(["check", *arguments, "--kind", "causal"]) == 0
+    assert "patterns 0 are not for causal models" in capsys.readouterr().out
+    config.write_text(TASK.replace("kinds", "").replace("    template", "    kinds: [masked]\n    template"))
+    assert main(["check", *arguments, "--kind", "causal"]) == 1
+    assert "no pattern of the grid (0, 1) can be read by a causal model" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
