@@ -97,10 +97,23 @@ def test_a_train_line_composes(words, folder, monkeypatch):
 @pytest.mark.parametrize("words", _lines("fewnlu.report"), ids=" ".join)
 def test_a_report_line_parses(words, monkeypatch):
     shown = []
-    monkeypatch.setattr(report, "_show", lambda dirs: shown.append(dirs) or 0)
+    monkeypatch.setattr(report, "run", lambda args: shown.append(args) or 0)
     with pytest.raises(SystemExit) as end:
         report.main(words)
     assert end.value.code == 0 and shown
+
+
+def test_final_and_predict_lines_parse(monkeypatch):
+    from fewnlu import final, predict
+
+    shown = []
+    monkeypatch.setattr(final, "retrain", lambda *args: shown.append(args) or "")
+    monkeypatch.setattr(predict, "predict", lambda *args: shown.append(args) or (0, ""))
+    for words in _lines("fewnlu.final"):
+        final.main(words)
+    for words in _lines("fewnlu.predict"):
+        predict.main(words)
+    assert len(shown) == 2 and shown[0][3] == shown[1][0]  # what one writes the other reads
 
 
 def test_a_tasks_line_runs(folder, capsys):
@@ -116,7 +129,7 @@ def test_a_tasks_line_runs(folder, capsys):
 
 
 def test_every_command_is_one_that_is_checked():
-    known = {("python", "-m", "fewnlu.train"), ("python", "-m", "fewnlu.report"), ("python", "-m", "fewnlu.tasks")}
+    known = {("python", "-m", f"fewnlu.{name}") for name in ("train", "report", "final", "predict", "tasks")}
     others = [words for words in _commands() if tuple(words[:3]) not in known and words[0] not in {"pip", "pytest"}]
     assert not others
     installs = [words for words in _commands() if words[0] == "pip"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -173,6 +174,10 @@ def _load(loader: Any, overrides: list[str], config_name: str) -> DictConfig:
 
     try:
         return loader.load_configuration(config_name=config_name, overrides=list(overrides), run_mode=RunMode.RUN)
+    except yaml.YAMLError as err:
+        mark = getattr(err, "problem_mark", None)
+        where = f"{mark.name}:{mark.line + 1}" if mark else " ".join(overrides)
+        raise ConfigError(f"{where}: no YAML: {getattr(err, 'problem', None) or err}") from None
     except AssertionError as err:  # omegaconf, for a key below an unset mapping
         raise ConfigError(f"{' '.join(overrides)}: {err}; give the whole mapping, as in KEY={{NAME: VALUE}}") from None
     except (HydraException, OmegaConfBaseException) as err:

@@ -15,6 +15,7 @@ from fewnlu.protocol.records import h_name
 from fewnlu.protocol.setup import Setup
 
 _warned: set[str] = set()
+_unreachable: list[str] = []  # not empty: a server did not answer in this process
 
 
 @dataclass
@@ -105,14 +106,19 @@ def wandb_mode(conf: dict[str, Any]) -> str:
 
 def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path) -> Any:
     conf = setup.cfg["logger"]
-    mode = wandb_mode(conf)
+    mode = wandb_mode(conf) if not _unreachable else "offline"
     try:
         import wandb
     except ImportError:
         _warn("logger=wandb: the package wandb is not installed (pip install 'fewnlu[wandb]'); nothing is logged")
         return None
     settings = wandb.Settings(
-        init_timeout=float(conf["init_timeout"]), silent=True, console="off", x_disable_stats=True
+        init_timeout=float(conf["init_timeout"]),
+        silent=True,
+        console="off",
+        x_disable_stats=True,
+        disable_git=True,
+        save_code=False,
     )
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -141,9 +147,14 @@ def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int
             reinit="finish_previous",
         )
 
+    # A run that was interrupted starts from its first update again: what its killed attempt logged is of no use, and
+    # would be synced as well.
+    for old in folder.glob(f"wandb/offline-run-*-{setup.key(study[0], h, k, rep)}"):
+        shutil.rmtree(old, ignore_errors=True)
     try:
         return make(mode)
     except Exception as err:
+        _unreachable.append(mode)  # once is enough: each further run would wait as long
         _warn(
             f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline "
             f"(wandb sync later)"

@@ -225,7 +225,8 @@ def scan(root: Path) -> Iterator[Found]:
         folder = Path(directory)
         result, wrong = _look(folder)
         if result is not None and result["key"] in seen:
-            result, wrong = None, f"holds run {result['key']} a second time"
+            wrong = f"holds run {result['key']} a second time"
+            result = None
         if result is not None:
             seen.add(result["key"])
             yield Found(folder, result, None)

@@ -6,6 +6,8 @@ whole and in the same batches, so a row's values do not depend on which run aske
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -108,6 +110,9 @@ def _storage(tokens: int, hidden: int, dtype: torch.dtype, room: float) -> Tenso
     if size <= room:
         return torch.empty((tokens, hidden), dtype=dtype)
     with tempfile.NamedTemporaryFile(prefix="fewnlu-prefix-") as file:  # unlinked now, gone with the mapping
-        file.truncate(size)
+        print(f"outputs of frozen layers: {size / 1e6:,.0f} MB in {tempfile.gettempdir()}", file=sys.stderr)
+        os.posix_fallocate(
+            file.fileno(), 0, size
+        )  # a full disk is an error now, not a fatal signal at some later write
         raw = np.memmap(file.name, dtype=np.uint8, mode="r+", shape=(size,))
     return torch.from_numpy(raw).view(dtype).view(tokens, hidden)

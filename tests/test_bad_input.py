@@ -1,0 +1,164 @@
+"""Sixty bad inputs to the command: each gives an error that names key, or file and line; exit 2, no traceback, nothing
+written. (More overrides: tests/test_config.py.)"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import Workplace, write_task
+
+OVERRIDES = [
+    ("hp.lr=-1", "hp.lr=-1"),
+    ("hp.lr=.nan", "hp.lr"),
+    ("hp.lr=null", "hp.lr=None"),
+    ("hp.max_steps=2.5", "hp.max_steps=2.5"),
+    ("hp.max_steps=-1", "hp.max_steps=-1"),
+    ("hp.batch_size=0", "hp.batch_size=0"),
+    ("hp.batch_size=true", "hp.batch_size=True"),
+    ("hp.warmup_ratio=2", "hp.warmup_ratio=2"),
+    ("hp.patience=0", "hp.patience=0"),
+    ("hp.eval_ratio=0", "hp.eval_ratio=0"),
+    ("hp.pattern=first", "hp.pattern='first'"),
+    ("seed.train=-1", "seed.train=-1"),
+    ("seed.data=x", "seed.data='x'"),
+    ("data.n_labeled=1", "data.n_labeled=1"),
+    ("data.limit_test=0", "data.limit_test=0"),
+    ("data.dir=/no/such/folder", "data.dir"),
+    ("model_args.dtype=int8", "model_args.dtype='int8'"),
+    ("model_args.kind=seq2seq", "model_args.kind='seq2seq'"),
+    ("model_args.freeze_layers=-2", "model_args.freeze_layers=-2"),
+    ("model=hub", "model_args"),
+    ("model=nope", "model=nope"),
+    ("split.ratio=0", "split.ratio"),
+    ("split.ratio=1.5", "split.ratio"),
+    ("split.k=0", "split.k=0"),
+    ("split.run=[9]", "split.run=[9]"),
+    ("paradigm=twice", "paradigm=twice"),
+    ("runtime.threads=0", "runtime.threads=0"),
+    ("runtime.fail_fast=maybe", "runtime.fail_fast='maybe'"),
+    ("runtime.cache_gb=-1", "runtime.cache_gb=-1"),
+    ("trainer.callbacks=[x]", "trainer.callbacks"),
+    ("trainer.presision=16", "trainer.presision"),
+    ("logger.name=wandb", "logger.name"),
+    ("search=all", "search=all"),
+    ("search.space={lr: [fast]}", "search.space.lr"),
+    ("search.space={pattern: [0]}", "search.space.pattern"),
+    ("sweep=../up", "sweep='../up'"),
+    ("sweep=.hidden", "sweep='.hidden'"),
+    ("'sweep=a b'", "sweep='a b'"),
+    ("sweep=-rf", "sweep='-rf'"),
+    ("trust=mymodule", "trust='mymodule'"),
+    ("trust=[/tmp/x.py]", "trust="),
+    ("++task._target_=os.system", "task._target_"),
+    ("++data.x={_target_: os.system}", "data.x"),
+    ("hydra.callbacks.summary._target_=os.system", "hydra.callbacks.summary._target_"),
+    ("+hydra.job_logging.handlers.x={class: os.system}", "hydra.job_logging.handlers.x.class"),
+    ("launcher=slurmm", "launcher=slurmm"),
+    ("launcher.wait=false", "launcher"),
+    ("hp.lr=${oc.env:NO_SUCH_VARIABLE}", "NO_SUCH_VARIABLE"),
+    ("=5", "=5"),
+    ("hp.lr", "hp.lr"),
+    ("method=pet", "+method=pet"),
+]
+
+
+def _file(place: Workplace, change: dict[str, Any] | str | None = None, rows: str | None = None) -> list[str]:
+    write_task(place.folder / "own", "mine")
+    path = place.folder / "own" / "conf" / "task" / "mine.yaml"
+    if isinstance(change, str):
+        path.write_text(change)
+    elif change:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    if rows is not None:
+        (place.folder / "own" / "data" / "mine-labeled.jsonl").write_text(rows)
+    return ["--config-dir", "own/conf", "task=mine", "data.dir=own/data"]
+
+
+ROW = '{"id": "%s", "text": "fine", "label": "%s"}\n'
+FILES: list[tuple[dict[str, Any] | str | None, str | None, str]] = [
+    ({"labels": ["negative"]}, None, "labels"),
+    ({"colour": "blue"}, None, "colour"),
+    (
+        {"patterns": {0: {"template": "{tekst~} [MASK]", "verbalizer": {"negative": ["bad"], "positive": ["good"]}}}},
+        None,
+        "tekst",
+    ),
+    ({"patterns": {0: {"template": "{text~} [MASK]", "verbalizer": {"negative": ["bad"]}}}}, None, "positive"),
+    ({"source": {"_target_": "os.system"}}, None, "task.source._target_"),
+    ("# @package _global_\nhydra: {job: {name: x}}\n", None, "# @package _global_"),
+    ("defaults: [/hydra/launcher: joblib]\nname: mine\n", None, "defaults"),
+    ("name: [mine\n", None, "mine.yaml"),
+    (None, ROW % (1, "positive") + "{broken\n", "mine-labeled.jsonl:2"),
+    (None, ROW % (1, "positive") + ROW % (2, "neutral"), "mine-labeled.jsonl:2"),
+    (None, ROW % (1, "positive") + ROW % (1, "negative"), "mine-labeled.jsonl:2"),
+    (None, "", "mine-labeled.jsonl"),
+]
+
+
+def _refused(place: Workplace, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    from fewnlu import train
+
+    before = sorted(p for p in place.folder.rglob("*") if "cache" not in p.parts)
+    monkeypatch.setattr(sys, "argv", ["train.py", *argv])
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        train.main()
+    assert end.value.code == 2, err.getvalue()
+    assert err.getvalue().startswith("error: ") and "Traceback" not in err.getvalue()
+    assert sorted(p for p in place.folder.rglob("*") if "cache" not in p.parts) == before
+    return err.getvalue()
+
+
+@pytest.mark.parametrize(("override", "named"), OVERRIDES, ids=[o for o, _ in OVERRIDES])
+def test_a_bad_override(place: Workplace, override: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named in _refused(place, [*place.base(), override.strip("'")], monkeypatch)
+
+
+@pytest.mark.parametrize(("change", "rows", "named"), FILES, ids=[n for _, _, n in FILES])
+def test_a_bad_file(
+    place: Workplace, change: Any, rows: str | None, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = _file(place, change, rows)
+    assert named in _refused(place, [*argv, *place.base()[:3], "logger=none"], monkeypatch)
+
+
+def test_there_are_sixty() -> None:
+    assert len(OVERRIDES) + len(FILES) >= 60
+
+
+def test_a_token_of_the_environment_in_a_config_is_refused_unshown(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_verysecretvalue")
+    for argv in (["data.dir=hf_verysecretvalue"], ["++task.name=${oc.env:HF_TOKEN}"]):
+        said = _refused(place, [*place.base(), *argv], monkeypatch)
+        assert "$HF_TOKEN" in said and "verysecret" not in said
+    said = _refused(place, [*place.base(), "hydra.job.env_copy=[HF_TOKEN]"], monkeypatch)
+    assert "$HF_TOKEN" in said
+
+
+def test_i101_a_launcher_that_only_a_swept_choice_sets_is_an_error(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = place.folder / "own" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "cluster.yaml").write_text("# @package _global_\ndefaults: [override /hydra/launcher: joblib]\n")
+    (folder / "plain.yaml").write_text("# @package _global_\n")
+    argv = ["--config-dir", "own", *place.base(), "experiment=plain,cluster", "-m"]
+    assert "joblib" in _refused(place, argv, monkeypatch)
+
+
+def test_a_file_cannot_trust_a_module(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place.folder / "own" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "evil.yaml").write_text("# @package _global_\ntrust: [evil]\n")
+    Path("evil.py").write_text("open('marker', 'w')\n")
+    argv = ["--config-dir", "own", *place.base(), "experiment=evil"]
+    assert "trust" in _refused(place, argv, monkeypatch)
