@@ -21,7 +21,8 @@ from fewnlu.decoding.constraint import Constraint, Step
 from fewnlu.decoding.decoder import Decoder, Reading, uniform
 from fewnlu.errors import ConfigError
 
-CLOSED = 1e-9  # a gap of this size counts as none
+TOLERANCE = 1e-3  # a row's bounds this close are left as they are: another pass would cost more than it tells
+CLOSED = 1e-9  # the same where probabilities themselves are asked for
 
 
 @dataclass(slots=True)
@@ -57,14 +58,18 @@ class TreeDecoder(Decoder):
         temperature: of the sampler.
         node_budget: nodes of a row that are evaluated beyond those that draws visit, likeliest first, until each
             answer's probability is known; 0: only what draws visit.
+        tolerance: probability of a row that may stay unassigned; bounds stay certified. Draws are exact in any case.
     """
 
     name = "tree"
 
-    def __init__(self, backend: Backend, temperature: float = 1.0, node_budget: int = 32) -> None:
+    def __init__(
+        self, backend: Backend, temperature: float = 1.0, node_budget: int = 32, tolerance: float = TOLERANCE
+    ) -> None:
         if not temperature > 0:
             raise ConfigError(f"decode.temperature={temperature!r}: expected a number above 0")
         self.backend, self.temperature, self.node_budget = backend, temperature, node_budget
+        self.tolerance = tolerance
         self._prefix: list[int] = []
 
     def prepare(self, prompts: Sequence[str], choices: Sequence[Sequence[str]]) -> None:
@@ -85,7 +90,7 @@ class TreeDecoder(Decoder):
 
     def log_probs(self, prompts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[list[float]]:
         """Log-probability of each answer under the constrained sampler, every node of weight evaluated."""
-        found = self.walk(self.open(prompts), choices, [[] for _ in prompts], budget=100_000)
+        found = self.walk(self.open(prompts), choices, [[] for _ in prompts], budget=100_000, tolerance=CLOSED)
         return [[math.log(p) if p > 0 else -math.inf for p in one.probs] for one in found]
 
     def open(self, prompts: Sequence[str]) -> Forest:
@@ -101,18 +106,19 @@ class TreeDecoder(Decoder):
         choices: Sequence[Sequence[str]],
         seeds: Sequence[Sequence[int]],
         budget: int | None = None,
+        tolerance: float | None = None,
     ) -> list[Reading]:
         """Draw, then close the bounds as far as the budget goes.
 
         Args:
             forest: of `open`.
             choices, seeds: as in `read`.
-            budget: nodes per row beyond those that draws visit; None: the decoder's own.
+            budget, tolerance: None: the decoder's own.
         """
         rows = [self._start(r, own, len(seeds[r])) for r, own in enumerate(choices)]
         budget = self.node_budget if budget is None else budget
         self._draw(forest, rows, seeds, budget > 0)
-        self._close(forest, rows, budget)
+        self._close(forest, rows, budget, self.tolerance if tolerance is None else tolerance)
         return [self._reading(row) for row in rows]
 
     def _start(self, row: int, choices: Sequence[str], runs: int) -> _Row:
@@ -157,7 +163,7 @@ class TreeDecoder(Decoder):
                 {n.row for n, _ in visits} | ({i for i, row in enumerate(rows) if row.open} if closes else set())
             )
 
-    def _close(self, forest: Forest, rows: list[_Row], budget: int) -> None:
+    def _close(self, forest: Forest, rows: list[_Row], budget: int, tolerance: float) -> None:
         """Evaluate the likeliest open nodes, a few per row at a time, until the bounds close or the budget ends."""
         left = {i: budget for i, row in enumerate(rows) if row.open and budget > 0}
         heaps = {i: [(-node.mass, path) for path, node in rows[i].open.items()] for i in left}
@@ -167,7 +173,7 @@ class TreeDecoder(Decoder):
             chosen: list[_Node] = []
             for i in list(left):
                 gap = sum(node.mass for node in rows[i].open.values())
-                if gap <= CLOSED or left[i] <= 0:
+                if gap <= tolerance or left[i] <= 0:
                     del left[i]
                     continue
                 taken = min(left[i], max(4, len(heaps[i]) // 4), len(heaps[i]))

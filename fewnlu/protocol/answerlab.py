@@ -96,8 +96,6 @@ class AnswerLab:
         return self.folder / ".shards"
 
     def _answer(self, reps: tuple[int, ...]) -> list[Reading]:
-        from fewnlu.protocol import stop
-
         out: list[Reading | None] = [None] * len(self.questions)
         done = 0
         title = f"{self.setup.task.name} {self.setup.cfg['decode']['name']}"
@@ -106,8 +104,6 @@ class AnswerLab:
                 file = self._kept / f"{self._shard_key(rows, reps)}.json"
                 kept = read_shard(file, [self.questions[i] for i in rows], len(reps))
                 if kept is None:
-                    if stop.requested():
-                        raise KeyboardInterrupt
                     before = done
 
                     def tell(n: int, before: int = before) -> None:
