@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fewnlu.protocol.atomic import read_json, write_atomic
+from fewnlu.protocol.atomic import read_json, sweep_out, write_atomic
 from fewnlu.protocol.records import digest, is_done, to_json
 from fewnlu.protocol.setup import Setup
 
@@ -89,6 +89,7 @@ class Expected:
             "sampled": self.sampled,
             "runs": {path: run.key for path, run in self.runs.items()},
         }
+        sweep_out(self.sweep / FOLDER)
         write_atomic(self.sweep / FOLDER / f"{digest(content, 16)}.json", to_json(content))
 
 
