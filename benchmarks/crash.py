@@ -31,8 +31,6 @@ def warm() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import pyarrow.parquet
-    import pytorch_lightning.loggers
     import transformers.models.bert.modeling_bert
     import transformers.models.bert.tokenization_bert  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""A sweep killed at random moments and inside writes, repeated until whole, equals one that nobody killed, byte for byte.
+"""A sweep killed at random moments and inside writes, repeated until whole, equals an undisturbed one, byte for byte.
 
 Ten kills with fixed seeds here; two hundred, and one at each write, by `python -m benchmarks.crash`.
 """

@@ -145,8 +145,12 @@ def write_started(folder: Path, key: str) -> None:
 
 
 def is_done(folder: Path, key: str) -> bool:
-    """Whether this very run's record is whole."""
-    return damage(folder, key) == ""
+    """Whether this very run's record is whole; then nothing else is left of its start or of an earlier failure."""
+    whole = damage(folder, key) == ""
+    if whole:  # killed between the record's last file and this
+        for name in (FAILURE, STARTED):
+            (folder / name).unlink(missing_ok=True)
+    return whole
 
 
 def damage(folder: Path, key: str | None = None) -> str | None:
