@@ -206,7 +206,7 @@ class Backbone(nn.Module):
             raise ConfigError(f"runtime.checkpointing=true: model type {self.model_type!r} cannot; set it to false")
         if on:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        elif self.model.supports_gradient_checkpointing:
+        elif self.model.is_gradient_checkpointing:
             self.model.gradient_checkpointing_disable()
 
     def train(self, mode: bool = True) -> Backbone:
