@@ -28,6 +28,7 @@ class SummaryCallback(Callback):
 def _summary(sweep: Path) -> None:
     global status
     # The one import that runs up: a callback is where the protocol hands over to the report.
+    from fewnlu.reporting.answers import answer_tables
     from fewnlu.reporting.status import gaps_text, read_status
     from fewnlu.reporting.studies import read_studies, summarise
     from fewnlu.reporting.tables import studies_text
@@ -43,6 +44,8 @@ def _summary(sweep: Path) -> None:
     only = expected.studies if expected is not None and not expected.sampled else None
     shown = [s for s in studies if only is None or s.name in only]
     print(studies_text([summarise(s) for s in shown]) if shown else f"no records in {sweep}")
+    for table in answer_tables(shown):
+        print(f"\n{table.text()}")
     if len(studies) > len(shown):
         print(
             f"\n{len(studies) - len(shown)} other studies are in {shown_dir}: python -m fewnlu.report show {shown_dir}"
