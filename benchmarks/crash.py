@@ -31,6 +31,8 @@ def warm() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import pyarrow.parquet  # noqa: F401
+    import pytorch_lightning.loggers  # noqa: F401
     import transformers.models.bert.modeling_bert
     import transformers.models.bert.tokenization_bert  # noqa: F401
 
