@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any, Literal
 
 import torch
@@ -45,6 +46,7 @@ class Backbone(nn.Module):
         self.model_type = str(config.model_type)
         self.hidden_size, self.n_layers = int(config.hidden_size), int(config.num_hidden_layers)
         self.frozen = 0
+        self._checkpointing = False
         self._accepts = frozenset(inspect.signature(model.base_model.forward).parameters)
         self.uses_token_type = (
             kind == "masked"
@@ -204,10 +206,16 @@ class Backbone(nn.Module):
         """
         if on and not self.model.supports_gradient_checkpointing:
             raise ConfigError(f"runtime.checkpointing=true: model type {self.model_type!r} cannot; set it to false")
-        if on:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        elif self.model.is_gradient_checkpointing:
-            self.model.gradient_checkpointing_disable()
+        if on == self._checkpointing:
+            return
+        # transformers renames the pair in version 6 and warns about the old names from 5.24 on
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            if on:
+                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            else:
+                self.model.gradient_checkpointing_disable()
+        self._checkpointing = on
 
     def train(self, mode: bool = True) -> Backbone:
         """As in torch, but frozen layers and what comes before them stay in eval mode (no dropout)."""
