@@ -51,9 +51,7 @@ def tiny_tokenizer(family: str, vocab_size: int = 400) -> Any:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(
-            [f" {sentence}" for sentence in (*SENTENCES, *[SENTENCES[0]] * 9)], trainer
-        )
+        tokenizer.train_from_iterator([f" {sentence}" for sentence in (*SENTENCES, *[SENTENCES[0]] * 9)], trainer)
     else:
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         words = sorted({word for sentence in SENTENCES for word in sentence.lower().split()})
