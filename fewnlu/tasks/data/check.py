@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
     """Check the named folders, or every sub-folder beside this script."""
     here = Path(__file__).resolve().parent
     folders = [Path(name).resolve() for name in arguments] or sorted(
-        path for path in here.iterdir() if path.is_dir() and path.name[0] not in "._"
+        path for path in here.iterdir() if (path / "labeled.jsonl").is_file()
     )
     problems: list[str] = []
     for folder in folders:
