@@ -24,7 +24,6 @@ from fewnlu.reporting.sure import chosen_runs
 
 def run(args: argparse.Namespace) -> int:
     """Print, and with --out write, the comparisons of a folder; 0 whatever they say."""
-    """The `compare` command; returns its exit status."""
     if not 0.5 <= args.level < 1:
         raise ConfigError(f"--level {args.level:g}: expected a share from 0.5 to below 1, such as 0.95")
     studies = read(args.dirs)
@@ -84,7 +83,6 @@ def all_pairs(
 
 def comparison_table(pairs: Sequence[Comparison], missing: Sequence[str], level: float) -> Table:
     """Comparisons as a table, in points; what could not be compared is not in it."""
-    """Pairs of methods as a table: difference, interval, p values as they are and after Holm."""
     rows = []
     for c in pairs:
         d = c.difference

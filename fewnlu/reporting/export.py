@@ -21,7 +21,6 @@ MANIFEST = "manifest.json"
 
 def run(args: argparse.Namespace) -> int:
     """Copy what `args.dirs` hold to `args.out`; ConfigError where that is not empty or there is nothing."""
-    """The `export` command; returns its exit status."""
     out = Path(args.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {args.out}: exists and is not empty; choose a new folder")

@@ -104,5 +104,4 @@ def mean_std(mean: float, std: float) -> str:
 
 def number(value: float | None, digits: int = 4) -> str:
     """A number with so many digits; "–" where there is none."""
-    """A number as a table shows it; a dash where there is none."""
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"

@@ -20,7 +20,6 @@ SHOWN = ("torch", "transformers", "fewnlu")
 
 def run(args: argparse.Namespace) -> int:
     """Print the leaderboard; 1 where a run failed or is damaged."""
-    """The `leaderboard` command; returns its exit status."""
     studies = read(args.dirs)
     if args.where:
         studies = where(studies, args.where)

@@ -14,7 +14,6 @@ from fewnlu.reporting.studies import Study
 
 def task_name(study: Study) -> str:
     """The task's name as the paper spells it."""
-    """A task's name as the paper's tables write it."""
     name = str(study.config["task"]["name"])
     return PAPER_NAMES.get(name, name)
 
@@ -27,7 +26,6 @@ def tasks_of(studies: Sequence[Study]) -> list[str]:
 
 def model_name(study: Study) -> str:
     """The model's name in folders and tables."""
-    """A model's name as the paper's tables write it."""
     return str(study.config["model"]["name"])
 
 

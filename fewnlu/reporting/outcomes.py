@@ -111,7 +111,6 @@ def compare_runs(
 
 def same_splits(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]], ks: Sequence[int]) -> bool:
     """Whether two sets of runs have the same train and dev rows for these splits."""
-    """Whether two studies were run on the same splits of the same rows."""
 
     def parts(results: Sequence[dict[str, Any]]) -> dict[int, tuple[Any, Any]]:
         return {r["k"]: (r["rows"]["train"]["hash"], r["rows"]["dev"]["hash"]) for r in results if r["k"] in ks}

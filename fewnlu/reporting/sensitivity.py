@@ -14,7 +14,6 @@ from fewnlu.reporting.studies import summarise
 
 def run(args: argparse.Namespace) -> int:
     """Print Table 4 of a folder; ConfigError where no factor has two values around h*."""
-    """The `sensitivity` command; returns its exit status."""
     studies = read(args.dirs)
     summaries = [summarise(s) for s in studies]
     table = sensitivity([s for s in summaries if s.study.config and s.study.runs])

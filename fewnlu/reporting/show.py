@@ -15,6 +15,7 @@ from fewnlu.reporting.checks import mixtures
 from fewnlu.reporting.commands import read
 from fewnlu.reporting.layout import Table
 from fewnlu.reporting.paper import k_table, paper_tables, seeds_table, studies_table
+from fewnlu.reporting.status import gaps_text, read_status
 from fewnlu.reporting.studies import Summary, summarise
 from fewnlu.reporting.sure import sure_table
 from fewnlu.reporting.tables import studies_text
@@ -23,7 +24,6 @@ from fewnlu.reporting.views import k_curves
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the report; 1 where a run failed or is damaged."""
-    """The `show` command; returns its exit status."""
     if args.format == "html" and args.out is None:
         raise ConfigError("--format html needs --out DIR: the page is written there as index.html")
     studies = read(args.dirs)
@@ -37,7 +37,21 @@ def run(args: argparse.Namespace) -> int:
         _print(args.format or "text", summaries, extra, warnings)
     else:
         write(Path(args.out), args, summaries, [*extra, *paper_tables(summaries)], warnings, several)
-    return 1 if any(s.failed or s.damaged for s in studies) else 0
+    missing = _missing(args.dirs)
+    if missing:
+        print(f"\n{missing}", file=sys.stderr if args.out is not None or args.format else sys.stdout)
+    return 1 if missing or any(s.failed or s.damaged for s in studies) else 0
+
+
+def _missing(dirs: Sequence[Path | str]) -> str:
+    """Runs that the sweeps' commands asked for and that are not done; a half-done sweep must not look whole."""
+    parts = []
+    for folder in map(Path, dirs):
+        wanted = [run for run in read_status(folder).runs if run.wanted]
+        gaps = [run for run in wanted if run.state != "done"]
+        if gaps:
+            parts.append(f"{folder} is not whole: {gaps_text(gaps, len(wanted), most=5)}")
+    return "\n".join(parts)
 
 
 def _print(form: str, summaries: Sequence[Summary], extra: list[Table], warnings: Sequence[str]) -> None:
