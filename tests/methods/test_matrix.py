@@ -55,7 +55,7 @@ def base(method: str, *more: str) -> dict[str, Any]:
 def composed(place: Workplace, family: str, method: str, shape: str, *more: str) -> dict[str, Any]:
     """A config of a few steps on one of the tiny tasks."""
     cfg = copy.deepcopy(base(method, *more))
-    cfg["task"], cfg["data"]["dir"] = SHAPES[shape], str(write(place.folder)[1] / shape)
+    cfg["task"], cfg["data"]["dir"] = copy.deepcopy(SHAPES[shape]), str(write(place.folder)[1] / shape)
     cfg["model_args"]["path"] = str(place.models(family))
     return cfg
 
