@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,20 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from fewnlu.config import conf_dir
-from fewnlu.errors import FewnluError
+from fewnlu.errors import ConfigError, FewnluError
 
 
-def job(cfg: DictConfig) -> float:
-    """Hydra's task function: one trial. Failures are recorded, not raised: a raise would cost the sweep its summary."""
+def job(cfg: DictConfig) -> float | None:
+    """Hydra's task function: one trial. Failures are recorded, not raised: a raise would cost the sweep its summary.
+
+    Returns:
+        what a sweeper maximises; None where there is nothing (Optuna goes on after None, and breaks off after NaN).
+    """
+    value = _trial(cfg)
+    return None if math.isnan(value) else value
+
+
+def _trial(cfg: DictConfig) -> float:
     from hydra.core.hydra_config import HydraConfig
 
     from fewnlu import plugins
@@ -80,6 +90,8 @@ def precheck(args: Any) -> None:
     from fewnlu.protocol import callback
     from fewnlu.protocol.check import check_command
 
+    if "hydra/sweeper=optuna" in args.overrides and find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
+        raise ConfigError("hydra/sweeper=optuna needs the package hydra-optuna-sweeper: pip install 'fewnlu[optuna]'")
     expected = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
     callback.expected = expected
     if note := expected.room():

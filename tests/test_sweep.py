@@ -175,11 +175,3 @@ def test_i116_a_server_that_does_not_answer_costs_one_warning(place: Workplace) 
     assert done.stderr.count("logging offline") == 1 and len(results(place.folder)) == 3
     assert time.monotonic() - begun < 120  # under a minute on an idle machine
     assert len(list(place.folder.rglob("offline-run-*.wandb")) or list(place.folder.rglob("run-*.wandb"))) == 3
-
-
-def test_optuna_samples_h_and_the_summary_says_so(place: Workplace) -> None:
-    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="hydra-optuna-sweeper is not installed")
-    argv = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hp.lr=interval(1e-5,1e-3)", "split.k=1", "-m"]
-    assert "use maximize" in _train(place, *argv).stderr
-    done = _train(place, *argv, "hydra.sweeper.direction=maximize")
-    assert done.returncode == 0 and "points of H sampled by optuna" in done.stdout

@@ -121,6 +121,10 @@ def _check_foreign_sweeper(
         raise ConfigError(
             f"hydra.sweeper.direction={sweeper.direction}: a job returns its dev mean, and more is better; use maximize"
         )
+    if "direction" in sweeper and not any(split.dev for split in read_setup(composed.cfg).splits):
+        raise ConfigError(
+            f"split={composed.cfg['split']['name']}: it has no dev rows, and a sampled h is chosen by them"
+        )
     expected.sampled = str(composed.hydra.runtime.choices["hydra/sweeper"])
     _add(expected, composed)
     for i, ov in enumerate(parse(loader, overrides)):

@@ -52,6 +52,10 @@ def check_hydra(node: DictConfig) -> None:
     for path, key, value in _walk(plain, "hydra"):
         if key == "_target_" and not TARGETS.fullmatch(str(value)):
             raise ConfigError(f"{path}={value!r}: only launchers, sweepers and callbacks of Hydra and fewnlu are run")
+        if key == "custom_search_space" and value is not None:  # the Optuna sweeper calls what it names
+            raise ConfigError(
+                f"{path}={value!r}: a config calls nothing; give the space as in hp.lr=interval(1e-5,1e-3)"
+            )
         if key == "()" or (key == "class" and not str(value).startswith(("logging.", "colorlog."))):
             raise ConfigError(f"{path}={value!r}: only handlers of Python's logging are run")
 
