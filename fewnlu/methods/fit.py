@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import signal
+import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +22,9 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.environments import LightningEnvironment
 
+from fewnlu.methods.memory import give_back, out_of_memory
 from fewnlu.methods.method import FewShotMethod
 from fewnlu.progress import RunBar
 from fewnlu.splits.datamodule import FewShotData, Table
@@ -81,19 +87,35 @@ def look_interval(max_steps: int, eval_ratio: float) -> int:
     return max(1, int(max_steps * eval_ratio + 1e-9))
 
 
-@torch.no_grad()
 def score_rows(method: FewShotMethod, table: Table, rows: Sequence[int], eval_batch: int) -> np.ndarray:
     """Log-scores [len(rows), columns] in the order of `rows`, −inf where a row has fewer candidates than another.
 
-    Only these are kept, never vocabulary logits (fault I089).
+    Only these are kept, never vocabulary logits (fault I089). Where memory runs out, the batch is halved, for this
+    table's later rows too.
     """
+    while True:
+        size = min(eval_batch, table.most_rows or eval_batch)
+        try:
+            return _score_rows(method, table, rows, size)
+        except (MemoryError, RuntimeError) as err:
+            if size == 1 or not out_of_memory(err):
+                raise
+        give_back()
+        table.most_rows = size // 2
+        print(f"out of memory with {size} rows scored at a time: trying {table.most_rows}", file=sys.stderr)
+
+
+@torch.no_grad()
+def _score_rows(method: FewShotMethod, table: Table, rows: Sequence[int], eval_batch: int) -> np.ndarray:
     training = method.training
     method.eval()
     parts: list[tuple[list[int], Any]] = []
-    for positions, batch in table.batches(list(rows), eval_batch):
-        moved = method.transfer_batch_to_device(batch, method.device, 0)
-        parts.append((positions, method.scores(moved).float().cpu().numpy()))
-    method.train(training)
+    try:
+        for positions, batch in table.batches(list(rows), eval_batch):
+            moved = method.transfer_batch_to_device(batch, method.device, 0)
+            parts.append((positions, method.scores(moved).float().cpu().numpy()))
+    finally:
+        method.train(training)
     out = np.full((len(rows), max(values.shape[1] for _, values in parts)), -np.inf, dtype=np.float64)
     for positions, values in parts:
         out[positions, : values.shape[1]] = values
@@ -109,9 +131,14 @@ class _Looks(pl.Callback):
         self.weights: dict[int, dict[str, torch.Tensor]] = {}
         self._seen = 0
         self.device = torch.device("cpu")
+        self.on_term = signal.getsignal(signal.SIGTERM)  # before Lightning puts its own there
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         self.device = module.device
+        # Who launched the job knows what SIGTERM is for. submitit ignores it, since a pre-empted job is to be requeued,
+        # and a job that ends by itself is not; Lightning ends a training at this signal all the same (fault I110).
+        if self.on_term not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self.on_term)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         step = trainer.global_step
@@ -250,6 +277,10 @@ def _trainer(
                 "enable_progress_bar": False,
                 "enable_model_summary": False,
                 "log_every_n_steps": 1,
+                # On SLURM Lightning would take SIGUSR1 to save all weights in the working directory, and begin any
+                # later training from whatever hpc_ckpt_*.ckpt lies there (faults I110, I122).
+                "plugins": [LightningEnvironment()],
+                "default_root_dir": os.devnull,
                 **flags,
                 "max_steps": steps,
                 "max_epochs": 1,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from fewnlu.decoding.decoder import Decoder, Reading, derive_seed
+from fewnlu.methods.memory import give_back, out_of_memory
 from fewnlu.prompts.question import Question
 
 SHARD = 64  # rows whose answers are kept together: what a killed job loses at most
@@ -69,7 +70,7 @@ class Method:
                     raise
                 self.batch = len(some) // 2
                 print(f"out of memory with {len(some)} rows at a time: going on with {self.batch}", file=sys.stderr)
-                _free()
+                give_back()
                 continue
             found += readings
             start += len(some)
@@ -78,21 +79,6 @@ class Method:
         return found
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on the CPU or an accelerator."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
-
-
 def row_seed(model: str, task: str, seed: int, row_id: str, run: int) -> int:
     """Seed of one row's draw in one run: the same whatever rows and batches there are."""
     return derive_seed(model, task, seed, row_id, run)
-
-
-def _free() -> None:
-    import gc
-
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -15,6 +15,7 @@ import torch
 
 from fewnlu.backbones.loading import load_backbone
 from fewnlu.methods.fit import Fitted, fit, score_rows
+from fewnlu.methods.memory import give_back, out_of_memory
 from fewnlu.methods.method import Context, FewShotMethod, method_class
 from fewnlu.methods.mlm import Auxiliary
 from fewnlu.paradigms.single import Training
@@ -139,14 +140,12 @@ class Lab:
         while True:
             try:
                 return self._train(k, rep, hs, training or Training())
-            except torch.OutOfMemoryError:
+            except (MemoryError, RuntimeError) as err:
                 now = self.micro or hs[0]["batch_size"]
-                if self.setup.cfg["runtime"]["micro_batch"] or now == 1:
+                if not out_of_memory(err) or self.setup.cfg["runtime"]["micro_batch"] or now == 1:
                     raise
                 self.micro = next(n for n in range(now - 1, 0, -1) if hs[0]["batch_size"] % n == 0)
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            give_back()
             print(
                 f"out of memory with {now} rows a forward: trying runtime.micro_batch={self.micro}, accumulated to the "
                 f"same {hs[0]['batch_size']} rows an update",

@@ -28,6 +28,7 @@ class Table:
 
     Attributes:
         sequences: what a model is run on, one or several sequences a row.
+        most_rows: rows of an evaluation batch that memory suffices for, where that was found out.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Table:
     ) -> None:
         self.encoded, self.gold, self.pad_id, self.prefix = list(encoded), list(gold), pad_id, prefix
         self.reader = reader
+        self.most_rows: int | None = None
         self.sequences: list[Encoded] = []
         self._own: dict[bool, list[list[int]]] = {False: [], True: []}  # train -> row -> indices of its sequences
         for row in self.encoded:

@@ -11,7 +11,7 @@ from fewnlu.errors import ConfigError
 from fewnlu.methods.pet import Method
 from fewnlu.protocol.setup import read_setup
 from tests.methods.shapes import backbone, table
-from tests.running import Workplace
+from tests.running import Workplace, failures
 from tests.tiny import FAMILIES
 
 
@@ -58,3 +58,65 @@ def test_running_out_of_memory_halves_the_forward_and_keeps_the_batch(
 def test_several_devices_are_refused_by_name(place: Workplace) -> None:
     with pytest.raises(ConfigError, match=r"trainer\.devices=2: a training runs on one device.*launcher=joblib"):
         read_setup(place.config("trainer.devices=2"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."),
+        RuntimeError("MPS backend out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+    ids=["cpu", "windows", "mps", "cublas", "python"],
+)
+def test_memory_that_runs_out_without_torchs_own_error_counts_too(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """Raised once, by the first forward; accumulation then gives what the run with enough memory gives."""
+    (whole,) = place.run("hp.batch_size=4", "split.run=0", "runtime.micro_batch=2", sweep="asked")
+    original, calls = Method.loss, []
+
+    def loss(self: Method, batch: dict[str, object]) -> torch.Tensor:
+        calls.append(len(batch["rows"]))  # type: ignore[arg-type]
+        if len(calls) == 1:
+            raise error
+        return original(self, batch)
+
+    monkeypatch.setattr(Method, "loss", loss)
+    (found,) = place.run("hp.batch_size=4", "split.run=0")
+    assert calls[:3] == [4, 2, 2] and found == whole
+    assert "out of memory with 4 rows a forward" in capsys.readouterr().err
+    (meta,) = [json.loads(p.read_bytes()) for p in (place.folder / "s").rglob("meta.json")]
+    assert meta["micro_batch"] == 2
+
+
+def test_scoring_that_runs_out_of_memory_takes_fewer_rows_at_a_time(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, sizes = Method.scores, []
+
+    def scores(self: Method, batch: dict[str, object]) -> torch.Tensor:
+        assert not self.training
+        sizes.append(len(batch["rows"]))  # type: ignore[arg-type]
+        if sizes[-1] > 4:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return original(self, batch)
+
+    (whole,) = place.run("split.run=0", "runtime.eval_batch=4", sweep="few")
+    monkeypatch.setattr(Method, "scores", scores)
+    (found,) = place.run("split.run=0", "runtime.eval_batch=16")
+    assert found == whole
+    assert sizes[:3] == [8, 8, 4] or sizes[:2] == [8, 4], sizes  # dev: 8 rows
+    assert capsys.readouterr().err.count("rows scored at a time") <= 4  # found out once a table, not at each look
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(self: Method, batch: dict[str, object]) -> torch.Tensor:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Method, "loss", loss)
+    assert place.run("split.run=0") == []
+    (failed,) = failures(place.folder / "s")
+    assert "shapes do not match" in failed["error"]

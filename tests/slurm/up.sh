@@ -13,8 +13,9 @@ for pair in slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge; 
   command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  wait=(-o DPkg::Lock::Timeout=120)   # another installation may be going on
+  apt-get "${wait[@]}" update -qq
+  apt-get "${wait[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
 node=$(hostname -s); node=${node%%.*}
