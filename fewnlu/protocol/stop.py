@@ -35,6 +35,15 @@ def requested() -> bool:
     return bool(path) and (path == _asked or os.path.exists(str(path)))
 
 
+def ends_the_job(err: BaseException) -> bool:
+    """Whether an error is submitit's, raised out of its signal handler where a job may not be requeued again.
+
+    It says that the job is over, nothing of the run that happens to be computed.
+    """
+    known = sys.modules.get("submitit.core.utils")
+    return known is not None and isinstance(err, known.UncompletedJobError)
+
+
 @contextlib.contextmanager
 def scope(folder: Path, *, keep: bool = False) -> Iterator[None]:
     """Make the flag's place known to jobs that are launched inside.

@@ -64,6 +64,8 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as err:
+                    if stop.ends_the_job(err):
+                        raise
                     if is_disk_full(err):
                         stop.request("no space left on the disk")
                         raise (

@@ -1,4 +1,5 @@
-"""A real SLURM of one node: a 2 x 2 grid as an array, one job cancelled, one requeued; in the end as the local run.
+"""A real SLURM of one node: a 2 x 2 grid as an array, jobs cancelled, requeued, out of time and pre-empted; in the end
+everything is as in the local run.
 
 Faults I096, I110, I111, I113. Needs root and Debian packages (up.sh); run by `pytest -m slurm` and by .ci/run.
 """
@@ -14,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import result_bytes
-from tests.tiny import tiny_model_dir
+from tests.running import ROOT, Workplace, result_bytes
+from tests.test_train import command
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
@@ -66,47 +66,40 @@ def cluster():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(what, seconds=90.0):
+def _wait_for(what, seconds=120.0):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.3)
 
 
-def _python(cluster: Cluster, place: Path, module: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *args], cwd=place, env=cluster.env, capture_output=True, text=True, timeout=400
-    )
+def _start(cluster: Cluster, place: Path, *args: str) -> subprocess.Popen[str]:
+    place.mkdir()
+    argv = [sys.executable, "-m", "fewnlu.train", *args]
+    return subprocess.Popen(argv, cwd=place, env=cluster.env, stdout=-1, stderr=-1, text=True)
 
 
-def test_an_array_with_a_cancelled_and_a_requeued_job_equals_the_local_run(cluster, tmp_path):
-    model = tiny_model_dir(tmp_path / "models", "bert")
-    grid = ["+method=pet", "model=local", f"model_args.path={model}", "data.n_labeled=16", "data.limit_test=12"]
-    grid += [
-        "hp.max_steps=2,4",
-        "hp.lr=1e-4,1e-3",
-        "split.k=2",
-        "search=none",
-        "logger=none",
-        "runtime.threads=1",
-        "-m",
-    ]
+def _report(capsys, *args: str) -> tuple[int, str]:
+    """Exit status and text of `python -m fewnlu.report`, in this process."""
+    from fewnlu import report
+
+    with pytest.raises(SystemExit) as end:
+        report.main(list(args))
+    return int(end.value.code or 0), capsys.readouterr().out
+
+
+def test_an_array_with_a_cancelled_and_a_requeued_job_equals_the_local_run(
+    cluster: Cluster, place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = [*place.base(), "hp.max_steps=2,4", "hp.lr=1e-4,1e-3", "split.k=2", "search=none", "runtime.threads=1", "-m"]
     slurm = ["launcher=slurm", "launcher.cpus=1", "launcher.partition=main"]
-
-    local = tmp_path / "local"
-    local.mkdir()
-    done = _python(cluster, local, "fewnlu.train", *grid)
-    assert done.returncode == 0, done.stderr
-    expected = result_bytes(local / "multirun")
+    assert command(monkeypatch, *_plain(grid)) == 0
+    expected = result_bytes(place.folder / "multirun")
     assert len(expected) == 8
 
     # Each job waits before it starts python, so that all four are there to be cancelled and requeued.
-    remote = tmp_path / "remote"
-    remote.mkdir()
-    command = [sys.executable, "-m", "fewnlu.train", *grid, *slurm, "launcher.setup=['sleep 6']"]
-    running = subprocess.Popen(
-        command, cwd=remote, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    remote = place.folder / "remote"
+    running = _start(cluster, remote, *_plain(grid), *slurm, "launcher.setup=['sleep 6']")
     try:
         _wait_for(lambda: list(cluster.tasks().values()).count("RUNNING") == 4)
         first, second, *_ = sorted(cluster.tasks())
@@ -121,45 +114,83 @@ def test_an_array_with_a_cancelled_and_a_requeued_job_equals_the_local_run(clust
     assert "Restarts=1" in cluster.call("scontrol", "show", "job", second)  # the same folder, and it finished
     found = result_bytes(remote / "multirun")
     assert len(found) == 6 and found.items() <= expected.items()
-    status = _python(cluster, remote, "fewnlu.report", "status", "multirun/main")
-    assert status.returncode == 1 and "6 done, 2 missing" in status.stdout
+    capsys.readouterr()
+    status, told = _report(capsys, "status", str(remote / "multirun/main"))
+    assert status == 1 and "6 done, 2 missing" in told
 
     # The same command again, not waited for: the other jobs' results are untouched, the lost ones are computed.
-    done = _python(cluster, remote, "fewnlu.train", *grid, *slurm, "launcher.wait=false")
+    argv = [sys.executable, "-m", "fewnlu.train", *_plain(grid), *slurm, "launcher.wait=false"]
+    done = subprocess.run(argv, cwd=remote, env=cluster.env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "4 jobs go on without this command" in done.stdout
     _wait_for(lambda: not cluster.tasks())
-    status = _python(cluster, remote, "fewnlu.report", "status", "multirun/main")
-    assert status.returncode == 0 and "8 done" in status.stdout, status.stdout
-    shown = _python(cluster, remote, "fewnlu.report", "show", "multirun/main")
-    assert shown.returncode == 0 and "8 of 8 done" in shown.stdout
+    status, told = _report(capsys, "status", str(remote / "multirun/main"))
+    assert status == 0 and "8 done" in told
+    status, told = _report(capsys, "show", str(remote / "multirun/main"))
+    assert status == 0 and "8 of 8 done" in told
     assert result_bytes(remote / "multirun") == expected  # bit for bit
 
 
-def test_submitits_signal_requeues_and_the_job_goes_on_in_its_folder(cluster, tmp_path):
-    model = tiny_model_dir(tmp_path / "models", "bert")
-    argv = ["+method=pet", "model=local", f"model_args.path={model}", "data.n_labeled=16", "data.limit_test=12"]
-    argv += ["hp.max_steps=40", "hp.eval_ratio=0.02", "hp.patience=99", "split.k=6", "search=none", "logger=none"]
-    argv += ["runtime.threads=1", "hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "-m"]
-    argv += ["hydra.launcher.max_num_timeout=3"]  # plain Hydra's launcher, no overlay
-    running = subprocess.Popen(
-        [sys.executable, "-m", "fewnlu.train", *argv],
-        cwd=tmp_path,
-        env=cluster.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+# The first attempt computes a run and hangs in the next one, and so does the second; the third finishes.
+HANGS = """
+import os, time
+from pathlib import Path
+from fewnlu.methods.pet import Method as Pet
+
+class Method(Pet):
+    name = "hangs"
+    def loss(self, batch):
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        while "SLURM_JOB_ID" in os.environ and len(list(Path("multirun").rglob("result.json"))) > restarts:
+            time.sleep(0.2)
+        return super().loss(batch)
+"""
+
+
+def test_i110_i111_a_job_out_of_time_then_preempted_goes_on_in_its_folder_and_equals_the_local_run(
+    cluster: Cluster, place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit sends submitit's signal; later a job of a higher partition takes the node."""
+    (place.folder / "hangs.py").write_text(HANGS)
+    pet = (ROOT / "conf/method/pet.yaml").read_text().replace("name: pet", "name: hangs")
+    (place.folder / "conf/method").mkdir(parents=True)
+    (place.folder / "conf/method/hangs.yaml").write_text(pet)
+    argv = ["--config-dir", str(place.folder / "conf"), "trust=[hangs]", "+method=hangs", *place.base()[1:]]
+    argv += ["split.k=3", "search=none", "runtime.threads=1", "-m"]
+    assert command(monkeypatch, *_plain(argv)) == 0
+    expected = result_bytes(place.folder / "multirun")
+    assert len(expected) == 3
+
+    # Plain Hydra's launcher, no overlay. The signal comes 5 to 35 seconds before the end of the minute.
+    slurm = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=4", "hydra.launcher.timeout_min=1"]
+    slurm += ["hydra.launcher.signal_delay_s=5", "hydra.launcher.max_num_timeout=9"]
+    cluster.env["PYTHONPATH"] = f"{ROOT}:{place.folder}"
+    remote = place.folder / "remote"
+
+    def times() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in remote.rglob("result.json")}
+
+    running = _start(cluster, remote, *_plain(argv), *slurm)
     try:
-        _wait_for(lambda: list(tmp_path.rglob("result.json")))
+        _wait_for(lambda: len(times()) == 1)
         (job,) = cluster.tasks()
-        before = result_bytes(tmp_path / "multirun")
-        cluster.call("scancel", "--signal=USR2", job)
-        _wait_for(lambda: "Restarts=1" in cluster.call("scontrol", "show", "job", job))
+        first = times()
+        assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)
+        _wait_for(lambda: len(times()) == 2)  # nobody but the time limit ended the first attempt
+        assert "Restarts=1" in cluster.call("scontrol", "show", "job", job)
+        cluster.call("sbatch", "-p", "urgent", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
         out, err = running.communicate(timeout=300)
     finally:
         if running.poll() is None:
             running.kill()
+    log = (cluster.folder / "log/slurmctld.log").read_text()
     assert running.returncode == 0, err
-    assert "6 of 6 done" in out
-    assert before.items() <= result_bytes(tmp_path / "multirun").items()
+    assert "3 of 3 done" in out and "LOST" not in err
+    assert "Restarts=2" in cluster.call("scontrol", "show", "job", job) and "preempt" in log.lower()
+    assert first.items() <= times().items()
+    assert result_bytes(remote / "multirun") == expected  # the same folders, bit for bit
+    assert not list(place.folder.rglob("*.ckpt"))
+
+
+def _plain(argv: list[str]) -> list[str]:
+    return [a for a in argv if a != "-m"] + ["-m"]
