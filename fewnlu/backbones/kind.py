@@ -90,7 +90,7 @@ def read_config(
         revision: branch, tag or commit on the hub.
 
     Raises:
-        ConfigError: the file is missing, is no JSON, or can't be had offline.
+        ConfigError: the file is missing, is no JSON, can't be had offline, or asks for code that comes with the model.
     """
     check_source(source, name, path)
     if source == "smollm2":
@@ -115,4 +115,18 @@ def read_config(
         raise ConfigError(f"{file}: cannot be read as JSON ({error})") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{file}: expected a JSON object, found {type(config).__name__}")
+    _refuse_code(file, config)
     return config
+
+
+def _refuse_code(file: Path, config: dict[str, Any]) -> None:
+    """A model whose classes come with its weights is none that can be read: nothing that is fetched is ever run."""
+    if not config.get("auto_map"):
+        return
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if config.get("model_type") not in CONFIG_MAPPING_NAMES:
+        raise ConfigError(
+            f"{file}: model_type={config.get('model_type')!r} is code that comes with the weights (auto_map), and "
+            "fewnlu never runs such code.\nUse a model whose type transformers has itself."
+        )

@@ -3,15 +3,19 @@ weights."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from fewnlu.backbones import weights
-from fewnlu.backbones.loading import load_backbone
+from fewnlu.backbones.loading import forget, load_backbone
 from fewnlu.backbones.smollm2 import GGUF_SHA256
 from fewnlu.backbones.weights import fingerprint
 from fewnlu.errors import ConfigError
@@ -44,8 +48,6 @@ def stored_deberta(folder):
 
 def test_debertas_stored_head_is_read(tmp_path):
     """I092: logits equal the source's, at both of two loads."""
-    from fewnlu.backbones.loading import forget
-
     source = stored_deberta(tmp_path / "m")
     for _ in range(2):
         forget()
@@ -168,14 +170,78 @@ def test_tokenizers_that_do_not_fit(folder_of, tmp_path):
         load_backbone("local", path=folder, kind="masked")
 
 
-def test_remote_code_is_never_run(folder_of, tmp_path):
+class Evil:
+    """Unpickled, it writes a file `marker`."""
+
+    def __reduce__(self):
+        return (Path.write_text, (Path("marker"), "run"))
+
+
+PICKLES = ["pytorch_model.bin", "model.pt", "model.ckpt", "adapter_model.bin", "training_args.bin", "optimizer.pt"]
+
+
+@pytest.mark.parametrize("format", ["pickle", "zip"])
+def test_i121_i122_nothing_in_a_model_folder_is_unpickled_or_called(folder_of, tmp_path, monkeypatch, format):
+    """Code in pickled weights beside safetensors is passed over, alone it is refused; `_instantiator` is just a key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # as some set it for old checkpoints
+    folder = copy(folder_of, "bert", tmp_path)
+    for name in PICKLES:
+        if format == "zip":
+            torch.save({"state_dict": Evil(), "hyper_parameters": {"_instantiator": "os.abort"}}, folder / name)
+        else:
+            (folder / name).write_bytes(pickle.dumps(Evil()))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"_instantiator": "os.abort", "_target_": "os.abort"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_backbone("local", path=folder).kind == "masked"
+    forget()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="Pickled weights can run code"):
+        load_backbone("local", path=folder)
+    (folder / "model.safetensors").write_bytes((folder / "pytorch_model.bin").read_bytes())  # under a better name
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_backbone("local", path=folder)
+    assert not Path("marker").exists()
+
+
+def test_remote_code_is_never_run(folder_of, tmp_path, monkeypatch):
+    """Refused where the classes are not transformers' own; where they are, the model's code is not looked at."""
+    monkeypatch.chdir(tmp_path)
     folder = copy(folder_of, "bert", tmp_path)
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForMaskedLM": "own.M"}}
+    config |= {"auto_map": {"AutoConfig": "own.C", "AutoTokenizer": "own.T", "AutoModelForMaskedLM": "own.M"}}
+    (folder / "own.py").write_text("open('marker', 'w')")
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "own.py").write_text("raise SystemExit('this must not run')")
-    with pytest.raises(ConfigError):
-        load_backbone("local", path=folder, kind="masked")
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"auto_map": config["auto_map"]}))
+    assert load_backbone("local", path=folder).kind == "masked"
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
+    for kind in ("masked", None):
+        with pytest.raises(ConfigError, match=r"config\.json: model_type='own' is code that comes with the weights"):
+            load_backbone("local", path=folder, kind=kind)
+    assert not Path("marker").exists()
+
+
+def test_i050_jobs_share_a_cold_cache_and_a_broken_one_costs_nothing(folder_of, tmp_path, monkeypatch):
+    """Four processes hash at once into one folder; then the place can't be written at all."""
+    expected = fingerprint("local", path=folder_of("bert"))
+    for place, kept in ((tmp_path / "shared", True), (Path(os.devnull) / "cache", False)):
+        monkeypatch.setenv("FEWNLU_CACHE", str(place))
+        children = []
+        for _ in range(4):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                with contextlib.suppress(BaseException):
+                    code = int(fingerprint("local", path=folder_of("bert")) != expected)
+                os._exit(code)
+            children.append(child)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0, 0]
+        assert fingerprint("local", path=folder_of("bert")) == expected
+        if kept:
+            assert len(json.loads((place / "weights-sha256.json").read_text())) == 1
+            assert [p.name for p in place.iterdir()] == ["weights-sha256.json"]
 
 
 def test_the_network_is_not_asked(folder_of, tmp_path, monkeypatch):

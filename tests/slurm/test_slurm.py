@@ -184,6 +184,10 @@ def test_i110_i111_a_job_out_of_time_then_preempted_goes_on_in_its_folder_and_eq
         if running.poll() is None:
             running.kill()
     log = (cluster.folder / "log/slurmctld.log").read_text()
+    Path("/tmp/slurmctld.keep").write_text(log + cluster.call("scontrol", "show", "job"))
+    import shutil as sh
+
+    sh.copytree(remote / "multirun/main/.submitit", "/tmp/submitit.keep", dirs_exist_ok=True)
     assert running.returncode == 0, err
     assert "3 of 3 done" in out and "LOST" not in err
     assert "Restarts=2" in cluster.call("scontrol", "show", "job", job) and "preempt" in log.lower()
