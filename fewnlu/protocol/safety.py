@@ -24,15 +24,23 @@ TARGETS = re.compile(
     r"(hydra\._internal\.core_plugins\.\w+\.\w+|hydra_plugins\.[\w.]+|hydra\.experimental\.callbacks\.\w+"
     r"|optuna\.samplers\.\w+|fewnlu\.protocol\.callback\.SummaryCallback)"
 )
+NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")
 SECRET_NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.I)
 
 
 def check_plain(cfg: Mapping[str, Any]) -> None:
-    """Refuse `_target_` and its like anywhere in a resolved config.
+    """Refuse `_target_` and its like anywhere in a resolved config, and names that are no part of a folder's name.
 
     Raises:
         ConfigError: names the key.
     """
+    for group in ("task", "method", "split", "paradigm"):
+        name = (cfg.get(group) or {}).get("name")
+        if isinstance(name, str) and name and not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{group}.name={name!r}: records lie in folders of this name; use letters, digits, '_', '+', '-' and "
+                "'.', no dot first"
+            )
     for path, key, value in _walk(cfg):
         if key in INSTANTIATING:
             raise ConfigError(
