@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fewnlu.errors import ConfigError, choices
+from fewnlu.trainer_flags import check_trainer
 
 
 def conf_dir() -> Path:
@@ -165,69 +166,6 @@ FIXED = {
 INSTEAD = {"model.kind": "model_args.kind=masked|causal"}
 FREE = {"task", "trainer"}  # task: tasks.task_from_config; trainer: the flags of lightning's Trainer
 HP_NAMES = tuple(f.name for f in dataclasses.fields(Hp))
-# Arguments of pytorch_lightning.Trainer (a test compares them with its signature; importing it takes seconds).
-TRAINER_FLAGS = frozenset(
-    [
-        "accelerator",
-        "strategy",
-        "devices",
-        "num_nodes",
-        "precision",
-        "logger",
-        "callbacks",
-        "fast_dev_run",
-        "max_epochs",
-        "min_epochs",
-        "max_steps",
-        "min_steps",
-        "max_time",
-        "limit_train_batches",
-        "limit_val_batches",
-        "limit_test_batches",
-        "limit_predict_batches",
-        "overfit_batches",
-        "val_check_interval",
-        "check_val_every_n_epoch",
-        "num_sanity_val_steps",
-        "log_every_n_steps",
-        "enable_checkpointing",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "gradient_clip_algorithm",
-        "deterministic",
-        "benchmark",
-        "inference_mode",
-        "use_distributed_sampler",
-        "profiler",
-        "detect_anomaly",
-        "barebones",
-        "plugins",
-        "sync_batchnorm",
-        "reload_dataloaders_every_n_epochs",
-        "default_root_dir",
-        "enable_autolog_hparams",
-        "model_registry",
-    ]
-)
-# Flags that the protocol itself sets; a user's value would silently break it.
-RESERVED_FLAGS = {
-    "max_steps": "hp.max_steps",
-    "max_epochs": "hp.max_steps",
-    "min_steps": "hp.max_steps",
-    "min_epochs": "hp.max_steps",
-    "accumulate_grad_batches": "runtime.micro_batch",
-    "logger": "logger=csv|wandb|none",
-    "callbacks": "a plugin",
-    "val_check_interval": "hp.eval_ratio",
-    "check_val_every_n_epoch": "hp.eval_ratio",
-    "limit_val_batches": "hp.eval_ratio",
-    "limit_train_batches": "hp.max_steps",
-    "enable_checkpointing": "nothing",
-    "num_sanity_val_steps": "nothing",
-    "default_root_dir": "sweep",
-}
 
 
 def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None:
@@ -254,7 +192,7 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
             _check_fixed(name, cfg.get(name) or {}, base.get(name) or {}, shown)
     _check_space((cfg.get("search") or {}).get("space") or {}, shown)
     _check_logger(cfg.get("logger") or {}, shown)
-    _check_trainer(cfg.get("trainer") or {}, shown)
+    check_trainer(cfg.get("trainer") or {}, shown)
     _check_keys("launcher", cfg.get("launcher") or {}, base.get("launcher") or {}, shown)
     _check_sweep_name(cfg.get("sweep"), shown)
     _check_trust(cfg.get("trust"), shown)
@@ -345,19 +283,6 @@ def _check_logger(conf: dict[str, Any], shown: str) -> None:
     check_value("logger.init_timeout", conf.get("init_timeout"), float, (0, math.inf, True), shown)
     check_value("logger.project", conf.get("project"), str, None, shown)
     check_value("logger.entity", conf.get("entity"), str | None, None, shown)
-
-
-def _check_trainer(flags: dict[str, Any], shown: str) -> None:
-    for key in flags:
-        if key not in TRAINER_FLAGS:
-            raise ConfigError(
-                f"unknown key 'trainer.{key}': {choices(key, sorted(TRAINER_FLAGS - set(RESERVED_FLAGS)))}"
-                f" (flags of lightning's Trainer).{shown}"
-            )
-        if key in RESERVED_FLAGS:
-            raise ConfigError(
-                f"trainer.{key}={flags[key]!r}: the protocol sets this flag itself; use {RESERVED_FLAGS[key]}.{shown}"
-            )
 
 
 SWEEP_NAME = re.compile(r"[^\W_][\w.,+=@-]{0,99}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import sys
 from collections import defaultdict
@@ -19,7 +20,8 @@ from typing import Any
 
 from fewnlu.errors import ConfigError, FewnluError, choices
 
-KEYS = {"final.steps": "median", "final.seeds": "3", "final.out": "", "final.threads": ""}
+KEYS = {"final.steps": "median", "final.seeds": "3", "final.out": "", "final.overwrite": "false", "final.threads": ""}
+SEEDS = ("seed.data", "seed.split", "seed.train")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -27,28 +29,41 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m fewnlu.final",
         description="Retrain with h* on all labelled rows and save the model.",
-        epilog="keys: final.steps=median|max  final.seeds=3  final.out=FOLDER (default: models/STUDY)  final.threads=N",
+        epilog="keys: final.steps=median|max  final.seeds=3  final.out=FOLDER (default: models/STUDY)  "
+        "final.overwrite=true  final.threads=N; where the folder holds runs under several seeds, the ones to take: "
+        "seed.data=N  seed.split=N  seed.train=N",
     )
     parser.add_argument("study", type=Path, help="a study's folder, such as multirun/main/reviews-pet-…")
     parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args(argv)
+    # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         values = dict(KEYS)
+        seeds: dict[str, int] = {}
         for text in args.keys:
             name, _, value = text.partition("=")
-            if name not in KEYS:
-                raise ConfigError(f"unknown key '{name}': {choices(name, KEYS)}")
-            values[name] = value
+            if name in SEEDS:
+                if not value.isdigit():
+                    raise ConfigError(f"{text}: expected a whole number")
+                seeds[name.removeprefix("seed.")] = int(value)
+            elif name not in KEYS:
+                raise ConfigError(f"unknown key '{name}': {choices(name, (*KEYS, *SEEDS))}")
+            else:
+                values[name] = value
         if values["final.steps"] not in ("median", "max"):
             raise ConfigError(
                 f"final.steps={values['final.steps']}: {choices(values['final.steps'], ('median', 'max'))}"
             )
+        if values["final.overwrite"] not in ("true", "false"):
+            raise ConfigError(f"final.overwrite={values['final.overwrite']}: expected true or false")
         for name in ("final.seeds", "final.threads"):
             if values[name] and (not values[name].isdigit() or int(values[name]) < 1):
                 raise ConfigError(f"{name}={values[name]}: expected a whole number, 1 or more")
         out = Path(values["final.out"] or Path("models") / args.study.resolve().name)
         threads = int(values["final.threads"]) if values["final.threads"] else None
-        print(retrain(args.study, values["final.steps"], int(values["final.seeds"]), out, threads))
+        _check_out(out, overwrite=values["final.overwrite"] == "true")
+        print(retrain(args.study, values["final.steps"], int(values["final.seeds"]), out, threads, seeds))
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
@@ -63,8 +78,20 @@ class Chosen:
     cfg: dict[str, Any]
 
 
-def choose(study: Path) -> Chosen:
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "is no folder" if not there.is_dir() else "can't be written"
+        raise ConfigError(f"final.out={out}: {there} {what}")
+    if out.is_dir() and any(out.iterdir()) and not overwrite:
+        raise ConfigError(f"final.out={out}: the folder is not empty; name another, or set final.overwrite=true")
+
+
+def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
     """h* of a study's folder.
+
+    Args:
+        seeds: take only runs with these seeds ("data", "split", "train").
 
     Raises:
         ConfigError: no runs there, those of several studies, or no dev scores to choose by.
@@ -74,18 +101,24 @@ def choose(study: Path) -> Chosen:
 
     runs: dict[str, list[tuple[dict[str, Any], Path]]] = defaultdict(list)
     for found in scan(study) if study.is_dir() else ():
-        if found.result is not None:
+        if found.result is not None and all(found.result["seeds"].get(n) == v for n, v in (seeds or {}).items()):
             runs[canonical(found.result["h"])].append((found.result, found.folder))
     every = [result for one in runs.values() for result, _ in one]
     if not every:
-        raise ConfigError(f"{study}: no runs; give a study's folder, such as multirun/main/<study>")
-    for name, values in (
-        ("studies", {r["study_name"] for r in every}),
-        ("seeds", {canonical({k: v for k, v in r["seeds"].items() if k != "run"}) for r in every}),
-    ):
-        if len(values) > 1:
+        which = "".join(f", seed.{name}={value}" for name, value in (seeds or {}).items())
+        raise ConfigError(f"{study}: no finished runs{which}; give a study's folder, such as multirun/main/<study>")
+    names = sorted({r["study_name"] for r in every})
+    if len(names) > 1:
+        raise ConfigError(
+            f"{study}: runs of {len(names)} studies, and one is retrained; give the folder of one: "
+            f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+        )
+    for name in ("data", "split", "train"):
+        found_seeds = sorted({r["seeds"][name] for r in every})
+        if len(found_seeds) > 1:
             raise ConfigError(
-                f"{study}: runs of {len(values)} {name} ({', '.join(sorted(values)[:3])}); one is retrained"
+                f"{study}: runs under several seeds, and those under one are retrained; add "
+                + " or ".join(f"seed.{name}={value}" for value in found_seeds[:5])
             )
     scores = [
         DevScores(one[0][0]["h"], [r["dev"]["select"] for r, _ in one if r["dev"] and r["dev"]["select"] is not None])
@@ -102,13 +135,20 @@ def choose(study: Path) -> Chosen:
     return Chosen(h, [r for r, _ in own], meta["config"])
 
 
-def retrain(study: Path, steps: str, seeds: int, out: Path, threads: int | None = None) -> str:
+def retrain(
+    study: Path, steps: str, seeds: int, out: Path, threads: int | None = None, own: dict[str, int] | None = None
+) -> str:
     """Retrain, save, and return a report.
+
+    Args:
+        steps: `median` of the chosen steps, or `max`.
+        seeds: trainings to make; the first one's model is saved.
+        own: as `seeds` of `choose`.
 
     Raises:
         ConfigError: the rows or the model's weights are not those of the study any more.
     """
-    chosen = choose(study)
+    chosen = choose(study, own)
     cfg = copy.deepcopy(chosen.cfg)
     cfg["hp"] |= chosen.h
     cfg["split"], cfg["logger"] = {"name": "fixed", "run": None}, {"name": "none"}
@@ -131,11 +171,12 @@ def retrain(study: Path, steps: str, seeds: int, out: Path, threads: int | None 
             raise ConfigError(f"{study}: the {what} are not those of the study any more ({now[:12]}, then {then[:12]})")
     total = int(chosen.h["max_steps"])
     n = total if steps == "max" else int(statistics.median_low([r["chosen_step"] for r in chosen.runs]))
-    if threads:
-        import torch
+    import torch
 
-        torch.set_num_threads(threads)
     from fewnlu.protocol.lab import Lab
+    from fewnlu.protocol.machine import cores
+
+    torch.set_num_threads(threads or cores())
 
     identity = setup.study(weights)
     lab = Lab(setup, identity, lambda h, k, rep: setup.folder(out / "runs", identity, h, k, rep))

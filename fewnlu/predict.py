@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 from fewnlu.errors import ConfigError, FewnluError
@@ -50,12 +51,24 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
         raise ConfigError(f"{rows}: no such file")
     if target.resolve() == rows.resolve():
         raise ConfigError(f"--out {target}: that is the file with the rows")
+    if out != "-" and (target.is_dir() or not target.absolute().parent.is_dir()):
+        what = "is a folder" if target.is_dir() else f"there is no folder {target.absolute().parent}"
+        raise ConfigError(f"--out {target}: {what}; name a file in a folder that is there")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from fewnlu.protocol.saved import Predictor
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from fewnlu.protocol.saved import read_saved
     from fewnlu.tasks.streams import stream_rows
+    from fewnlu.tasks.task import task_from_config
+
+    task = task_from_config(read_saved(model)["task"])
+    stream = stream_rows(task, rows)
+    first = next(stream, None)  # a wrong column is found before the model is read and anything is written
+    if first is None:
+        raise ConfigError(f"{rows}: no rows")
+    from fewnlu.protocol.saved import Predictor
 
     predictor = Predictor(model)
-    labels = list(predictor.task.labels)
+    labels = list(task.labels)
     n = 0
     with ExitStack() as stack:
         file = sys.stdout if out == "-" else stack.enter_context(target.open("w", encoding="utf-8", newline=""))
@@ -64,7 +77,7 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
             table.writerow(
                 ["id", "label", *(f"score:{name}" for name in labels)] if labels else ["id", "label", "scores"]
             )
-        for one in predictor.label(stream_rows(predictor.task, rows), batch):
+        for one in predictor.label(chain([first], stream), batch):
             n += 1
             if table is None:
                 line = {"id": one.row.id, "label": one.label, "scores": one.scores}

@@ -107,11 +107,15 @@ def main() -> None:
 
     # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # argparse takes overrides in one run only: `… -m search=none` would be refused without a useful word.
-    flags = [a for a in sys.argv[1:] if a in ("-m", "--multirun")]
-    sys.argv[1:] = flags[:1] + [a for a in sys.argv[1:] if a not in flags]
-    args = get_args_parser().parse_args()
+    # argparse takes overrides in one piece only: `… -m search=none` would be refused without a useful word.
+    args = get_args_parser().parse_intermixed_args()
+    flags = list(sys.argv[1:])
+    for override in args.overrides:
+        flags.remove(override)
     shows_only = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
+    if shows_only:  # Hydra wants a sweep or a look, not both
+        flags = [flag for flag in flags if flag not in ("-m", "--multirun")]
+    sys.argv[1:] = [*args.overrides, *flags]
     if not shows_only and args.experimental_rerun is None:
         try:
             precheck(args)

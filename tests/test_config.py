@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fewnlu.config import RESERVED_FLAGS, TRAINER_FLAGS, canonical_hp
+from fewnlu.config import canonical_hp
 from fewnlu.errors import FewnluError
 from fewnlu.protocol.check import check_command
+from fewnlu.trainer_flags import RESERVED_FLAGS, TRAINER_FLAGS
 from tests.running import Workplace
 
 BAD = [

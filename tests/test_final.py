@@ -116,11 +116,16 @@ def test_h_star_is_chosen_on_dev_alone(place: Workplace) -> None:
 
 def test_refusals(place: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
     folder = study(place, "pet", "words", "bert")
+    (folder / "f").write_text("")
     for argv, message in (
-        (["nowhere"], "nowhere: no runs; give a study's folder"),
+        (["nowhere"], "nowhere: no finished runs; give a study's folder"),
         ([str(folder), "final.step=max"], "unknown key 'final.step': did you mean 'final.steps'"),
         ([str(folder), "final.steps=most"], "final.steps=most"),
         ([str(folder), "final.seeds=0"], "final.seeds=0: expected a whole number"),
+        ([str(folder), "seed.train=x"], "seed.train=x: expected a whole number"),
+        ([str(folder), "seed.train=7"], "no finished runs, seed.train=7"),
+        ([str(folder), f"final.out={folder / 'f'}"], "is no folder"),
+        ([str(folder), f"final.out={folder}"], "the folder is not empty; name another, or set final.overwrite=true"),
     ):
         with pytest.raises(SystemExit) as status:
             final.main(argv)
@@ -185,3 +190,45 @@ def test_records_of_the_study_are_untouched(place: Workplace) -> None:
     final.retrain(folder, "median", 1, place.folder / "m")
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert len(results(place.folder / "s")) == 4
+
+
+def test_a_folder_with_runs_under_two_seeds(place: Workplace) -> None:
+    """Seeds are no part of a study's key, so its folder may hold several; those of one are taken."""
+    conf, data = write(place.folder)
+    for seed in (1, 2):
+        cfg = config(
+            *(
+                "task=words",
+                f"data.dir={data / 'words'}",
+                "+method=pet",
+                "model=local",
+                "logger=none",
+                "hp.max_steps=2",
+            ),
+            *(f"model_args.path={place.models('bert')}", "split.k=2", "hp.batch_size=4", f"seed.train={seed}"),
+            config_dir=conf,
+        )
+        run_trial(cfg, place.folder / "s", threads=1)
+    (folder,) = [p for p in (place.folder / "s").iterdir() if not p.name.startswith(".")]
+    with pytest.raises(ConfigError, match=r"under several seeds.* add seed\.train=1 or seed\.train=2"):
+        final.choose(folder)
+    assert {r["seeds"]["train"] for r in final.choose(folder, {"train": 2}).runs} == {2}
+
+
+def test_a_bad_row_costs_only_what_comes_after_it(place: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, rows = study(place, "pet", "words", "bert"), place.folder / "rows.jsonl"
+    final.retrain(folder, "median", 1, place.folder / "m")
+    good = [json.dumps(item) for item in items("words", 3, 1)]
+    rows.write_text("\n".join([*good, '{"id": "x"}', *good]))
+    with pytest.raises(DataError, match=r"rows\.jsonl:4: field"):
+        predict.predict(place.folder / "m", rows)
+    assert len(list(csv.DictReader((place.folder / "rows.labels.csv").open()))) == 3
+    # what the first row shows is said before the model is read, and nothing is written
+    (place.folder / "rows.labels.csv").unlink()
+    (place.folder / "m" / "model.safetensors").unlink()
+    rows.write_text('{"id": "x"}')
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: field"):
+        predict.predict(place.folder / "m", rows)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        predict.predict(place.folder / "m", rows, str(place.folder / "no" / "x.csv"))
+    assert not (place.folder / "rows.labels.csv").exists()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fewnlu.config import RESERVED_FLAGS, TRAINER_FLAGS
 from fewnlu.protocol.check import config_loader
 from fewnlu.protocol.compose import compose
+from fewnlu.trainer_flags import RESERVED_FLAGS, TRAINER_FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -23,22 +23,23 @@ SOURCES = sorted([*(ROOT / "fewnlu").rglob("*.py"), *(ROOT / "hydra_plugins").rg
 # A room may import its own files and what stands lower; rooms of equal rank do not know each other.
 RANK = {
     "errors": 0,
-    "config": 1,
-    "plugins": 1,
-    "progress": 1,
-    "tasks": 2,
-    "backbones": 2,
-    "decoding": 2,
-    "prompts": 3,
-    "splits": 4,
-    "methods": 4,
-    "paradigms": 5,
-    "protocol": 6,
-    "reporting": 7,
+    "trainer_flags": 1,
+    "config": 2,
+    "plugins": 2,
+    "progress": 2,
+    "tasks": 3,
+    "backbones": 3,
+    "decoding": 3,
+    "prompts": 4,
+    "splits": 5,
+    "methods": 5,
+    "paradigms": 6,
+    "protocol": 7,
+    "reporting": 8,
 }
 # Tests that need made-up paths of somebody's machine.
 FAKES = {ROOT / "tests/reporting/test_report.py", ROOT / "tests/reporting/trees.py"}
-ENTRY = 8  # train, report, … and `__main__` of a room
+ENTRY = 9  # train, report, … and `__main__` of a room
 UPWARD = {
     ("fewnlu.protocol.callback", "fewnlu.reporting"): "Hydra calls it when a sweep ends; it imports the report then",
     ("fewnlu.methods.fit", "fewnlu.splits"): "types only: the rows and batches that it is handed",

@@ -24,7 +24,7 @@ _CAUSAL = """
     gpt_neox_japanese gptj granite helium llama mistral modernbert-decoder mpt olmo olmo2 olmo3 opt
     persimmon phi phi3 qwen2 qwen3 smollm3 stablelm starcoder2 xglm
 """
-_SMOLLM2_CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+_SMOLLM2_CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 30}
 
 
 def model_kind(config: dict[str, Any]) -> Kind:

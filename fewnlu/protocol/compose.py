@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fewnlu import config as schema
-from fewnlu import plugins
+from fewnlu import plugins, trainer_flags
 from fewnlu.errors import ConfigError, choices
 from fewnlu.protocol import safety
 
@@ -148,8 +148,10 @@ def _check_key(base: DictConfig, ov: Any) -> None:
 def _check_free(base: DictConfig, parts: list[str], ov: Any) -> None:
     # Without a plus Hydra refuses a key that the file lacks, but in words that name no alternatives.
     here = [str(k) for k in base[parts[0]]]
+    if parts[0] == "trainer" and parts[1] in trainer_flags.RESERVED_FLAGS:
+        raise ConfigError(f"{ov.input_line}: {trainer_flags.reserved(parts[1])}")
     if parts[1] not in here:
-        known = [*here, *sorted(schema.TRAINER_FLAGS - set(schema.RESERVED_FLAGS) - set(here))]
+        known = [*here, *sorted(trainer_flags.TRAINER_FLAGS - set(trainer_flags.RESERVED_FLAGS) - set(here))]
         raise ConfigError(
             f"unknown key '{parts[0]}.{parts[1]}' in '{ov.input_line}': "
             f"{choices(parts[1], known if parts[0] == 'trainer' else here)}; "

@@ -15,6 +15,7 @@ from typing import Any
 
 from fewnlu.config import HP_NAMES, canonical_hp
 from fewnlu.errors import ConfigError, choices
+from fewnlu.plugins import find
 from fewnlu.protocol.compose import Composed, compose, options, parse
 from fewnlu.protocol.model import kind_of
 from fewnlu.splits.strategy import build_strategy, runs_of
@@ -24,11 +25,12 @@ LOOK_KEYS = ("eval_ratio", "patience")  # they decide when dev is looked at, nev
 
 @dataclass
 class Job:
-    """One Hydra job: its overrides and the points of H that it trains (all on one trajectory)."""
+    """One Hydra job: its overrides, the points of H that it trains (all on one trajectory), and how often: splits times
+    repetitions."""
 
     overrides: list[str]
     hs: list[dict[str, Any]]
-    k: int
+    times: int
 
 
 @dataclass
@@ -46,18 +48,26 @@ class Plan:
 
     @property
     def runs(self) -> int:
-        return sum(len(job.hs) * job.k for job in self.jobs)
+        return sum(len(job.hs) * job.times for job in self.jobs)
 
     @property
     def trainings(self) -> int:
-        return sum(job.k for job in self.jobs)
+        return sum(job.times for job in self.jobs)
 
     def summary(self) -> str:
         n = len(self.composed)
+        runs, jobs = _counted(self.runs, "run"), _counted(len(self.jobs), "job")
+        if all(one.cfg["method"]["input"] == "question" for one in self.composed):
+            return f"{_counted(n, 'study')}: {runs} in {jobs}"
         return (
-            f"{n} {'study' if n == 1 else 'studies'}: {self.points} points of H, {self.runs} runs from "
-            f"{self.trainings} trainings in {len(self.jobs)} jobs"
+            f"{_counted(n, 'study')}: {_counted(self.points, 'point')} of H, {runs} from "
+            f"{_counted(self.trainings, 'training')} in {jobs}"
         )
+
+
+def _counted(n: int, what: str) -> str:
+    plural = "studies" if what == "study" else f"{what}s"
+    return f"{n} {what if n == 1 else plural}"
 
 
 def expand(loader: Any, overrides: list[str], params: dict[str, str] | None = None) -> Plan:
@@ -236,13 +246,14 @@ def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[
     for h in plan.hs[-1]:
         rest = {k: v for k, v in h.items() if not (shares and k in LOOK_KEYS)}
         together.setdefault(json.dumps(rest), []).append(h)
-    k = len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))
+    reps = int(find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"])).reps)
+    times = reps * len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))
     for hs in together.values():
         job = [*overrides, *(f"hp.{name}={_text(value)}" for name, value in hs[0].items())]
         if len(hs) > 1:
             share = ",".join("{" + ",".join(f"{n}:{_text(h[n])}" for n in LOOK_KEYS if n in h) + "}" for h in hs)
             job.append(f"runtime.share=[{share}]")
-        plan.jobs.append(Job(job, hs, k))
+        plan.jobs.append(Job(job, hs, times))
 
 
 def _text(value: Any) -> str:

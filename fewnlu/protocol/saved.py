@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.adapter import merged_state
-from fewnlu.errors import ConfigError
+from fewnlu.errors import ConfigError, DataError
 from fewnlu.protocol.atomic import write_atomic
 from fewnlu.tasks.task import Row, Task, task_from_config
 
@@ -87,6 +86,24 @@ def _card(config: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def read_saved(folder: Path) -> dict[str, Any]:
+    """The config of a saved model; no torch needed.
+
+    Raises:
+        ConfigError: no such folder, or one of another version.
+    """
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{folder}: no {CONFIG}; expected a folder that python -m fewnlu.final wrote") from None
+    except ValueError:
+        raise ConfigError(f"{folder / CONFIG}: no JSON") from None
+    if not isinstance(config, dict) or config.get("schema") != SCHEMA:
+        found = config.get("schema") if isinstance(config, dict) else None
+        raise ConfigError(f"{folder / CONFIG}: schema {found!r}, this version reads {SCHEMA}")
+    return config
+
+
 @dataclass
 class Labelled:
     """A row's answer: `scores` are probabilities by label (or candidate)."""
@@ -110,14 +127,7 @@ class Predictor:
         from fewnlu.methods.method import Context, method_class
         from fewnlu.prompts.readers import Reading, reader_for
 
-        try:
-            config = json.loads((folder / CONFIG).read_bytes())
-        except FileNotFoundError:
-            raise ConfigError(f"{folder}: no {CONFIG}; expected a folder that python -m fewnlu.final wrote") from None
-        except ValueError:
-            raise ConfigError(f"{folder / CONFIG}: no JSON") from None
-        if config.get("schema") != SCHEMA:
-            raise ConfigError(f"{folder / CONFIG}: schema {config.get('schema')!r}, this version reads {SCHEMA}")
+        config = read_saved(folder)
         self.task: Task = task_from_config(config["task"])
         h, method = config["h"], config["method"]
         backbone = load_backbone("local", path=folder, kind=config["kind"])
@@ -145,12 +155,25 @@ class Predictor:
         self.reader, self.pad = reader, backbone.tokenizer.pad_token_id
 
     def label(self, rows: Iterable[Row], batch: int = 32, at_once: int = 256) -> Iterator[Labelled]:
-        """Labels for a stream of rows, in its order; holds `at_once` of them in memory."""
-        stream = iter(rows)
-        while chunk := list(islice(stream, at_once)):
+        """Labels for a stream of rows, in its order; holds `at_once` of them in memory.
+
+        Where the stream breaks off with an error, the rows before it are labelled first.
+        """
+        chunk: list[Row] = []
+        try:
+            for row in rows:
+                chunk.append(row)
+                if len(chunk) == at_once:
+                    yield from self._chunk(chunk, batch)
+                    chunk = []
+        except DataError:
             yield from self._chunk(chunk, batch)
+            raise
+        yield from self._chunk(chunk, batch)
 
     def _chunk(self, rows: Sequence[Row], batch: int) -> Iterator[Labelled]:
+        if not rows:
+            return
         from fewnlu.methods.fit import score_rows
         from fewnlu.prompts.encoding import forget
         from fewnlu.splits.datamodule import Table

@@ -22,21 +22,7 @@ from fewnlu.protocol.records import canonical, digest, run_folder, run_key
 from fewnlu.splits.strategy import Split, SplitStrategy, build_strategy, runs_of
 from fewnlu.tasks import sources
 from fewnlu.tasks.task import Pattern, Row, Task, task_from_config
-
-# Lightning flags that say where and how a training runs, not what it computes (beyond float noise).
-HOW_FLAGS = {
-    "accelerator",
-    "devices",
-    "num_nodes",
-    "strategy",
-    "log_every_n_steps",
-    "enable_progress_bar",
-    "enable_model_summary",
-    "profiler",
-    "detect_anomaly",
-    "barebones",
-    "use_distributed_sampler",
-}
+from fewnlu.trainer_flags import HOW_FLAGS
 
 
 @dataclass

@@ -6,20 +6,18 @@ in place of the task's own.
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import DataError
+from fewnlu.tasks.formats import Items, items, json_items
 from fewnlu.tasks.task import Task
 
-Raw = Iterator[tuple[str, int, Mapping[str, Any]]]  # place as errors name it, 1-based number, JSON object
-Found = tuple[Raw, str, Mapping[str, int] | None]
+Found = tuple[Items, str, Mapping[str, int] | None]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -34,7 +32,7 @@ def raw_rows(task: Task, data: Mapping[str, Any], which: str) -> Found | None:
     if own.get(which):
         path = Path(own[which]) if folder is None else Path(folder) / own[which]
         shown = path.name if Path(own[which]).is_absolute() else str(own[which])
-        return _file_rows(path, _read_file(path, task)), f"file {shown}", None
+        return items(_read_file(path, task), str(path)), f"file {shown}", None
     if folder is not None:
         name = source.files.get(which)
         if name is None and source.files:
@@ -42,21 +40,21 @@ def raw_rows(task: Task, data: Mapping[str, Any], which: str) -> Found | None:
         if name is None:
             raise DataError(f"data.dir: task '{task.name}' names no files; leave data.dir out")
         path = Path(folder) / name
-        return _file_rows(path, _read_file(path, task)), f"file {name}", source.counts.get(which)
+        return items(_read_file(path, task), str(path)), f"file {name}", source.counts.get(which)
     if source.packaged is not None:
         name = f"{source.packaged}/{which}.jsonl"
         item = resources.files("fewnlu.tasks").joinpath("data", source.packaged, f"{which}.jsonl")
         if not item.is_file():
             return None
-        return _json_lines(item.read_bytes(), name), f"packaged {name}", source.counts.get(which)
+        return json_items(io.BytesIO(item.read_bytes()), name), f"packaged {name}", source.counts.get(which)
     if source.hub is not None:
         return _hub(task, which)
     raise DataError(f"task '{task.name}' reads files: set data.dir=FOLDER with {_expected(task)}")
 
 
-def _read_file(path: Path, task: Task) -> bytes:
+def _read_file(path: Path, task: Task) -> io.BytesIO:
     try:
-        return path.read_bytes()
+        return io.BytesIO(path.read_bytes())
     except OSError as error:
         raise DataError(
             f"{path.absolute()}: {error.strerror or error}\n"
@@ -66,81 +64,6 @@ def _read_file(path: Path, task: Task) -> bytes:
 
 def _expected(task: Task) -> str:
     return ", ".join(str(name) for name in task.source.files.values() if name) or "no files"
-
-
-def _file_rows(path: Path, content: bytes) -> Raw:
-    """Rows of a file by its ending: .csv, .tsv, .parquet, otherwise JSON lines."""
-    ending = path.suffix.lower()
-    if ending in (".csv", ".tsv"):
-        return _csv(content, str(path), "," if ending == ".csv" else "\t")
-    if ending == ".parquet":
-        return _parquet(content, str(path))
-    return _json_lines(content, str(path))
-
-
-def _csv(content: bytes, path: str, delimiter: str) -> Raw:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}:{line}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from None
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
-    line, number = 1, 0
-    while True:
-        start = line
-        try:
-            cells = next(table, None)
-        except csv.Error as error:
-            raise DataError(f"{path}:{start}: broken CSV ({error}); quotes inside a quoted cell are doubled") from None
-        line = table.line_num + 1
-        if cells is None:
-            return
-        if not cells:
-            continue
-        if not header:
-            header = [cell.strip() for cell in cells]
-            if len(set(header)) < len(header) or not all(header):
-                raise DataError(f"{path}:{start}: the first line must name each column once, it is {header}")
-            continue
-        number += 1
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}:{start}: {len(cells)} cells, the first line names {len(header)} columns "
-                f"({', '.join(header)}); a cell with {delimiter!r} or a line break goes in double quotes"
-            )
-        yield f"{path}:{start}", number, {n: c if c != "" else None for n, c in zip(header, cells, strict=True)}
-
-
-def _parquet(content: bytes, path: str) -> Raw:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: no Parquet file ({str(error).splitlines()[0]})") from None
-    for number, row in enumerate(table.to_pylist(), 1):
-        yield f"{path} row {number}", number, row
-
-
-def _json_lines(content: bytes, path: str) -> Raw:
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file"
-            ) from None
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}:{number}: broken JSON ({error.msg} at character {error.pos + 1})") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: {type(row).__name__} where a JSON object was expected")
-        yield f"{path}:{number}", number, row
 
 
 def _hub(task: Task, which: str) -> Found | None:
@@ -181,7 +104,7 @@ def _check_revision(table: Any, origin: str, task: Task) -> None:
         )
 
 
-def _hub_rows(table: Any, origin: str, task: Task, names: Sequence[str] | None) -> Raw:
+def _hub_rows(table: Any, origin: str, task: Task, names: Sequence[str] | None) -> Items:
     for number, row in enumerate(table, 1):
         label = row.get(task.label_column)
         if isinstance(label, int) and not isinstance(label, bool) and names is not None:

@@ -18,8 +18,9 @@ from functools import lru_cache
 from typing import Any
 
 from fewnlu.errors import ConfigError, DataError, choices
+from fewnlu.tasks.formats import Items
 from fewnlu.tasks.layouts import LAYOUTS, Rejected
-from fewnlu.tasks.readers import Raw, raw_rows
+from fewnlu.tasks.readers import raw_rows
 from fewnlu.tasks.task import SETS, Row, Task, raw_key
 
 
@@ -123,7 +124,10 @@ def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -
     raw, origin, expected = found
     rows, notes = _rows(task, raw, which)
     if not rows:
-        raise DataError(f"{origin}: no rows; expected one JSON object a line, or a CSV or Parquet file with rows")
+        where = f" below data.dir={data['dir']}" if data.get("dir") else ""
+        raise DataError(
+            f"{origin}{where}: no rows; expected one JSON object a line, or a CSV or Parquet file with rows"
+        )
     _check_counts(task, rows, origin, expected)
     if which == "labeled":
         rows = draw_labeled(rows, data.get("n_labeled"), seed, origin, data.get("per_class"))
@@ -232,7 +236,7 @@ def content_hash(rows: Iterable[Row]) -> str:
     return digest.hexdigest()
 
 
-def _rows(task: Task, raw: Raw, which: str) -> tuple[list[Row], list[str]]:
+def _rows(task: Task, raw: Items, which: str) -> tuple[list[Row], list[str]]:
     """Checked rows, and notes on those that had to be rejected."""
     rows: list[Row] = []
     first: dict[str, str] = {}
@@ -311,8 +315,10 @@ def _own_candidates(item: Mapping[str, Any], which: str, place: str, meta: dict[
 def _field(item: Mapping[str, Any], column: str, place: str) -> str:
     value = _nested(item, column)
     if not isinstance(value, str):
+        if value is None and column in item:
+            raise DataError(f"{place}: field '{column}' is empty; give it a text, or leave the row out")
         what = "is missing" if value is None else f"is {type(value).__name__}, not text"
-        raise DataError(f"{place}: field '{column}' {what}; it has {', '.join(map(str, item))}")
+        raise DataError(f"{place}: field '{column}' {what}; the row has {', '.join(map(str, item))}")
     return value
 
 

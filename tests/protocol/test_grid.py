@@ -97,10 +97,18 @@ def test_counts_follow_split_run(place: Workplace, run: str, trainings: int) -> 
 
 def test_strategies_without_k_are_counted(place: Workplace) -> None:
     found = expand(loader(), [*place.base(), "search=none", "split=fixed,single"])
-    assert [j.k for j in found.jobs] == [1, 1]
+    assert [j.times for j in found.jobs] == [1, 1]
 
 
 def test_causal_models_get_the_patterns_they_can_read(place: Workplace) -> None:
     masked = expand(loader(), [*place.base("bert"), "search=quick", "hp.lr=1e-3"])
     causal = expand(loader(), [*place.base("gpt2"), "search=quick", "hp.lr=1e-3"])
     assert points(masked, "pattern") == points(causal, "pattern") == [(0,), (1,)]
+
+
+def test_repetitions_count_as_runs() -> None:
+    """What is announced, and what the bar counts to, has the repetitions of a paradigm in it."""
+    assert expand(loader(), ["+method=zeroshot", "task=reviews"]).summary() == "1 study: 5 runs in 1 job"
+    found = expand(loader(), ["+method=pet", "paradigm=ipet", "search=none", "split.k=2", "paradigm.reps=3"])
+    assert (found.runs, found.trainings) == (6, 6)
+    assert found.summary() == "1 study: 1 point of H, 6 runs from 6 trainings in 1 job"

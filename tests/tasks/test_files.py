@@ -28,17 +28,17 @@ def test_csv(tmp_path):
     ("content", "says"),
     [
         ("id,text,label\n1,a,pos\n2,b,maybe\n", r"l\.csv:3: unknown label 'maybe'; choose one of: neg, pos"),
-        ("id,text,label\n1,a,pos\n2,,neg\n", r"l\.csv:3: field 'text' is missing"),
+        ("id,text,label\n1,a,pos\n2,,neg\n", r"l\.csv:3: field 'text' is empty; give it a text"),
         ("id,text,label\n1,a,pos\n2,b,\n", r"l\.csv:3: label 'label' is missing"),
         ("id,text,label\n1,a,pos\n1,b,neg\n", r"l\.csv:3: id '1' is there already \(.*l\.csv:2\)"),
         ("id,text,label\n1,a, b,pos\n", r"l\.csv:2: 4 cells, the first line names 3 columns \(id, text, label\)"),
         ('id,text,label\n1,"a\nb",pos\n2,b,oops\n', r"l\.csv:4: unknown label 'oops'"),
-        ("id;text;label\n1;a;pos\n", r"l\.csv:2: field 'text' is missing; it has id;text;label"),
+        ("id;text;label\n1;a;pos\n", r"l\.csv:2: field 'text' is missing; the row has id;text;label"),
         ("id,text,id\n1,a,2\n", r"l\.csv:1: the first line must name each column once"),
         (b"id,text,label\n1,caf\xe9,pos\n", r"l\.csv:2: not UTF-8"),
         ('id,text,label\n1,"a"b,pos\n', r"l\.csv:2: broken CSV"),
-        ("", r"file l\.csv: no rows"),
-        ("id,text,label\n", r"file l\.csv: no rows"),
+        ("", r"file l\.csv below data\.dir=.*: no rows"),
+        ("id,text,label\n", r"file l\.csv below data\.dir=.*: no rows"),
     ],
 )
 def test_bad_csv_names_file_line_and_value(tmp_path, content, says):
@@ -55,7 +55,7 @@ def test_parquet(tmp_path):
     content = (tmp_path / "l.parquet").read_bytes()
     assert [(r.id, r.label) for r in read(tmp_path, content, "l.parquet")] == [("4", "pos"), ("5", "neg")]
     pq.write_table(table.append_column("n", pa.array([1, 2])), tmp_path / "m.parquet")
-    with pytest.raises(DataError, match=r"l\.parquet row 1: field 'm' is missing; it has id, text, label"):
+    with pytest.raises(DataError, match=r"l\.parquet row 1: field 'm' is missing; the row has id, text, label"):
         read(tmp_path, content, "l.parquet", fields={"text": "m"})
     with pytest.raises(DataError, match=r"l\.parquet: no Parquet file"):
         read(tmp_path, b"PAR1 not really", "l.parquet")

@@ -1,0 +1,91 @@
+"""What only a model's own files tell, asked before anything is written: layers, the words of verbalizers, the cache.
+
+A word that the tokenizer splits, or more frozen layers than there are, would otherwise cost every run of a sweep its
+result. Runs that are recorded already need no model, so a command with nothing left to do asks nothing here. The
+config.json comes first; transformers (and with it torch) is imported only where tokenizer files are at hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fewnlu.backbones import smollm2
+from fewnlu.backbones.kind import read_config
+from fewnlu.errors import ConfigError
+from fewnlu.protocol import devices
+from fewnlu.protocol.model import frozen_layers, kind_of, where
+from fewnlu.protocol.setup import Setup
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, its driver under WSL, AMD
+
+
+def check_ready(setups: Iterable[Setup], *, here: bool = True) -> None:
+    """Refuse what the model's files show to be impossible.
+
+    Args:
+        setups: all trials of a command, each with its `hs`.
+        here: whether the trials run on this machine (not on a cluster's nodes).
+
+    Raises:
+        ConfigError: frozen layers that the model lacks, words that its tokenizer cannot read, a cache that cannot be
+            written, a device that is not there.
+    """
+    tokenizers: dict[tuple[Any, ...], Any] = {}
+    seen: set[tuple[Any, ...]] = set()
+    setups = list(setups)
+    for setup in setups:
+        if here:
+            _check_device(setup.cfg["trainer"])
+        _check_layers(setup.cfg)
+        if where(setup.cfg)[0] == "smollm2":
+            smollm2.check_available()
+    for setup in setups:
+        if setup.cfg["method"]["input"] == "question":
+            continue
+        place = where(setup.cfg)
+        if place not in tokenizers:
+            tokenizers[place] = _tokenizer(place, kind_of(setup.cfg))
+        if tokenizers[place] is None:
+            continue
+        for h in setup.hs:
+            pattern = setup.pattern(h)
+            key = (place, repr(pattern), repr(setup.reading), setup.data.labeled.sha256)
+            if key not in seen:
+                seen.add(key)
+                _check_words(tokenizers[place], setup, pattern)
+
+
+def _check_words(tokenizer: Any, setup: Setup, pattern: Any) -> None:
+    from fewnlu.prompts.readers import reader_for
+
+    reader_for(tokenizer, kind_of(setup.cfg), pattern, setup.task, setup.reading, setup.rows)
+
+
+def _tokenizer(place: tuple[str, str | None, str | None, str | None], kind: str) -> Any:
+    """The model's tokenizer; None where the embedded model is still to be fetched, which the first run does."""
+    from fewnlu.backbones.weights import model_folder
+
+    if place[0] == "smollm2" and not smollm2.is_made():
+        return None
+    folder: Path = model_folder(*place)
+    from fewnlu.backbones.loading import load_tokenizer
+
+    return load_tokenizer(folder, "masked" if kind == "masked" else "causal")
+
+
+def _check_layers(cfg: dict[str, Any]) -> None:
+    n, config = frozen_layers(cfg), read_config(*where(cfg))
+    layers = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), None)
+    if layers is not None and n > layers:
+        raise ConfigError(f"model_args.freeze_layers={n}: this model has {layers} layers; choose 0 to {layers}.")
+
+
+def _check_device(flags: dict[str, Any]) -> None:
+    wanted = flags.get("accelerator", "auto")
+    there = bool(devices.visible()) or any(Path(name).exists() for name in _DEVICE_FILES)
+    if (wanted in ("gpu", "cuda") and not there) or (wanted == "mps" and sys.platform != "darwin"):
+        raise ConfigError(f"trainer.accelerator={wanted}: this machine has none; use cpu, or auto for what there is")

