@@ -175,12 +175,16 @@ class Crash:
     Args:
         work: an empty folder.
         say: takes lines of the log.
+
+    Attributes:
+        states: what `report status` has told of runs after a kill.
     """
 
     def __init__(self, work: Path, say: Callable[[str], None] = print) -> None:
         from tests.tiny import tiny_model_dir
 
         self.work, self.say = work, say
+        self.states: set[str] = set()
         self.argv = command(tiny_model_dir(work / "models", "bert"))
         warm()
         calm = Place(work / "calm", self.argv)
@@ -205,6 +209,14 @@ class Crash:
             assert found == self.expected, sorted(set(found) ^ set(self.expected))
             assert not place.left_over(), place.left_over()
 
+    def told(self, place: Place) -> set[str]:
+        """States of the runs as `report status` tells them; nobody works on them now."""
+        from fewnlu.reporting.status import read_status
+
+        found = {run.state for run in read_status(place.sweep).runs}
+        assert found <= {"done", "interrupted", "missing"}, found
+        return found
+
     def finish(self, place: Place) -> None:
         code = place.run()
         assert code == 0, (place.folder / "log.txt").read_text()[-3000:]
@@ -219,6 +231,7 @@ class Crash:
             if place.killed_after(after, number):
                 done += 1
                 self.check(place, whole=False)
+                self.states |= self.told(place)
                 n = sum(p.endswith("result.json") for p in place.records())
                 self.say(f"kill {done}: {signal.Signals(number).name} after {after:.2f} s, {n} of 4 runs are there")
             else:

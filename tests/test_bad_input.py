@@ -95,10 +95,23 @@ FILES: list[tuple[dict[str, Any] | str | None, str | None, str]] = [
     ("# @package _global_\nhydra: {job: {name: x}}\n", None, "# @package _global_"),
     ("defaults: [/hydra/launcher: joblib]\nname: mine\n", None, "defaults"),
     ("name: [mine\n", None, "mine.yaml"),
+    ("name: !!python/object/apply:os.abort []\n", None, "mine.yaml:1"),
+    ("- a\n- b\n", None, "task"),
+    ("\x00", None, "mine.yaml"),
+    ({"name": "../up"}, None, "task.name='../up'"),
+    ({"name": "a/b"}, None, "task.name='a/b'"),
+    ({"name": ".hidden"}, None, "task.name='.hidden'"),
+    ({"source": {"files": {"labeled": "mine-labeled.jsonl", "test": "none.jsonl"}}}, None, "none.jsonl"),
+    ({"max_length": "long"}, None, "task.max_length"),
+    ({"grid": [7]}, None, "task.grid"),
     (None, ROW % (1, "positive") + "{broken\n", "mine-labeled.jsonl:2"),
     (None, ROW % (1, "positive") + ROW % (2, "neutral"), "mine-labeled.jsonl:2"),
     (None, ROW % (1, "positive") + ROW % (1, "negative"), "mine-labeled.jsonl:2"),
     (None, "", "mine-labeled.jsonl"),
+    (None, "\x00\n", "mine-labeled.jsonl:1"),
+    (None, "[1, 2]\n", "mine-labeled.jsonl:1"),
+    (None, '{"id": "1", "text": ["fine"], "label": "positive"}\n', "mine-labeled.jsonl:1"),
+    (None, '{"id": "1", "text": "fine", "label": NaN}\n', "mine-labeled.jsonl:1"),
 ]
 
 
@@ -130,7 +143,24 @@ def test_a_bad_file(
 
 
 def test_there_are_sixty() -> None:
-    assert len(OVERRIDES) + len(FILES) >= 60
+    assert len({o for o, _ in OVERRIDES}) + len({repr(f[:2]) for f in FILES}) >= 60
+
+
+@pytest.mark.parametrize("target", ["os.system", "logging.os.system", "pathlib.Path.unlink"])
+def test_i120_a_file_calls_nothing(place: Workplace, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Whatever a task's file, a recipe or Hydra's own section names."""
+    victim = Path("marker")
+    victim.write_text("still here")
+    call = {"_target_": target, "_args_": ["rm marker" if "system" in target else "marker"]}
+    argv = _file(place, {"description": call})
+    assert "task.description._target_" in _refused(place, [*argv, *place.base()[:3]], monkeypatch)
+    folder = place.folder / "own" / "conf" / "experiment"
+    folder.mkdir()
+    for where in ("task: {description: %s}", "hydra: {callbacks: {mine: %s}}"):
+        (folder / "evil.yaml").write_text("# @package _global_\n" + where % json.dumps(call))
+        said = _refused(place, ["--config-dir", "own/conf", *place.base(), "experiment=evil"], monkeypatch)
+        assert f"_target_='{target}'" in said
+    assert victim.read_text() == "still here"
 
 
 def test_a_token_of_the_environment_in_a_config_is_refused_unshown(

@@ -35,7 +35,8 @@ def check_plain(cfg: Mapping[str, Any]) -> None:
         ConfigError: names the key.
     """
     for group in ("task", "method", "split", "paradigm"):
-        name = (cfg.get(group) or {}).get("name")
+        part = cfg.get(group)
+        name = part.get("name") if isinstance(part, Mapping) else None
         if isinstance(name, str) and name and not NAME.fullmatch(name):
             raise ConfigError(
                 f"{group}.name={name!r}: records lie in folders of this name; use letters, digits, '_', '+', '-' and "

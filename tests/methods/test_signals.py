@@ -40,8 +40,13 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+def mark(*args: Any, **options: Any) -> None:
+    """What a checkpoint's `_instantiator` may name."""
+    Path("marker").write_text("run")
+
+
 @pytest.mark.parametrize("evil", [True, False], ids=["code", "weights"])
-def test_i122_no_training_begins_from_a_checkpoint_that_lies_about(
+def test_i121_i122_no_training_begins_from_a_checkpoint_that_lies_about(
     place: Workplace, slurm: None, evil: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On SLURM Lightning looks for hpc_ckpt_*.ckpt in the working directory."""
@@ -52,7 +57,15 @@ def test_i122_no_training_begins_from_a_checkpoint_that_lies_about(
             if evil:
                 pickle.dump(Evil(), file)
             else:
-                torch.save({"state_dict": {}, "global_step": 3, "pytorch-lightning_version": "2.6.6"}, file)
+                torch.save(
+                    {
+                        "state_dict": {},
+                        "global_step": 3,
+                        "pytorch-lightning_version": "2.6.6",
+                        "hyper_parameters": {"_instantiator": f"{__name__}.mark"},
+                    },
+                    file,
+                )
     place.run("split.run=0")
     assert result_bytes(place.folder / "s") == result_bytes(place.folder / "calm") and not Path("marker").exists()
 
