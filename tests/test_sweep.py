@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from fewnlu.methods.pet import Method
 from fewnlu.protocol.atomic import is_alive, read_json
 from fewnlu.reporting.status import read_status, status_text
 from fewnlu.reporting.studies import read_studies, summarise
-from tests.running import Workplace, result_bytes, results
+from tests.running import ROOT, Workplace, failures, result_bytes, results
+from tests.test_train import command as train
 
 MAIN = "multirun/main"
 
@@ -99,11 +100,33 @@ def test_i106_one_job_a_device(place: Workplace) -> None:
     assert locks == ["7.lock", "8.lock"] and len(results(place.folder)) == 4
 
 
-def test_i107_i096_local_jobs_are_limited_and_their_failures_seen(place: Workplace) -> None:
+# Fails at one learning rate, as long as the environment says so.
+BOOM = """
+import os
+from fewnlu.methods.pet import Method as Pet
+
+class Method(Pet):
+    name = "boom"
+    def loss(self, batch):
+        if self.hp["lr"] == float(os.environ.get("BOOM", 0)):
+            raise RuntimeError("something of its own")
+        return super().loss(batch)
+"""
+
+
+def test_i107_i096_local_jobs_are_limited_and_their_failures_seen(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three jobs, one at a time: the first is killed from outside, the third raises, which its own log says."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'fewnlu[slurm]'")
-    argv = [*place.base(), "search=none", "runtime.threads=1", "split.k=1", "hp.lr=1e-4,2e-4,3e-4", "-m"]
-    argv += ["launcher=submitit_local", "launcher.parallel=1"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    (place.folder / "boom_method.py").write_text(BOOM)
+    (place.folder / "conf" / "method").mkdir(parents=True)
+    pet = (ROOT / "conf" / "method" / "pet.yaml").read_text()
+    (place.folder / "conf" / "method" / "boom.yaml").write_text(pet.replace("name: pet", "name: boom"))
+    argv = ["--config-dir", str(place.folder / "conf"), "+method=boom", "trust=[boom_method]", *place.base()[1:]]
+    argv += ["search=none", "runtime.threads=1", "split.k=1", "hp.lr=1e-4,2e-4,3e-4"]
+    argv += ["launcher=submitit_local", "launcher.parallel=1", "-m"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{place.folder}", "BOOM": "3e-4"}
     command = [sys.executable, "-m", "fewnlu.train", *argv]
     running = subprocess.Popen(command, cwd=place.folder, env=env, stdout=-1, stderr=-1, text=True)
     most, killed = 0, False
@@ -117,9 +140,41 @@ def test_i107_i096_local_jobs_are_limited_and_their_failures_seen(place: Workpla
         time.sleep(0.05)
     out, err = running.communicate()
     assert most == 1 and running.returncode == 1 and "LOST job" in err
-    assert "2 of 3 runs done" in out and "interrupted" in out
-    assert place.python("-m", "fewnlu.train", *argv).returncode == 0
-    assert len(results(place.folder)) == 3
+    assert "1 of 3 runs done" in out and "interrupted" in out and "1 FAILED" in out
+    assert sorted(_states(place).values()) == ["done", "failed", "interrupted"]
+    (failed,) = failures(place.folder)
+    assert "something of its own" in failed["error"] and "boom_method.py" in failed["traceback"]
+    logs = [p.read_text() for p in (place.folder / MAIN).rglob("*_log.err")]
+    assert len(logs) == 3
+    (own,) = [log for log in logs if "RuntimeError: something of its own" in log]
+    assert "Traceback" in own and "FAILED" in own
+    here = [a for a in argv if a not in ("-m", "launcher=submitit_local", "launcher.parallel=1")]
+    assert train(monkeypatch, *here, "-m") == 0  # the same without the launcher
+    assert len(results(place.folder)) == 3 and not failures(place.folder)
+
+
+def test_i111_another_job_at_another_time_goes_on_in_the_same_folder(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Method.loss
+
+    def loss(self: Method, batch: dict[str, object]) -> object:
+        if results(place.folder):
+            raise SystemExit(143)  # in the second run, as submitit's handler does
+        return real(self, batch)
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with monkeypatch.context() as patch:
+        patch.setattr(Method, "loss", loss)
+        with pytest.raises(SystemExit):
+            place.run()
+    begun = {p.parent: p.stat().st_mtime_ns for p in place.folder.rglob("result.json")}
+    (left,) = place.folder.rglob("started.json")
+    assert json.loads(left.read_text())["job"] == "7" and len(begun) == 1
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    assert len(place.run()) == 2
+    after = {p.parent: p.stat().st_mtime_ns for p in place.folder.rglob("result.json")}
+    assert after.keys() == {*begun, left.parent} and begun.items() <= after.items()
 
 
 def test_a_method_from_a_users_folder(place: Workplace) -> None:
@@ -128,7 +183,7 @@ def test_a_method_from_a_users_folder(place: Workplace) -> None:
         '"""Mine."""\nfrom fewnlu.methods.pet import Method as Pet\n\n\nclass Method(Pet):\n    name = "mypet"\n'
     )
     (place.folder / "conf" / "method").mkdir(parents=True)
-    pet = (Path(__file__).parents[1] / "conf" / "method" / "pet.yaml").read_text()
+    pet = (ROOT / "conf" / "method" / "pet.yaml").read_text()
     (place.folder / "conf" / "method" / "mypet.yaml").write_text(pet.replace("name: pet", "name: mypet"))
     argv = ["--config-dir", "conf", "+method=mypet", *place.base()[1:], "split.k=1", "search=none"]
     refused = place.python("-m", "fewnlu.train", *argv)
@@ -175,3 +230,41 @@ def test_i116_a_server_that_does_not_answer_costs_one_warning(place: Workplace) 
     assert done.stderr.count("logging offline") == 1 and len(results(place.folder)) == 3
     assert time.monotonic() - begun < 120  # under a minute on an idle machine
     assert len(list(place.folder.rglob("offline-run-*.wandb")) or list(place.folder.rglob("run-*.wandb"))) == 3
+
+
+def test_the_expected_size_is_said_first_where_it_matters(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for records that are large, a warning where they can't fit, nothing for what is there already."""
+    from collections import namedtuple
+
+    from fewnlu.protocol import expected as sizes
+    from fewnlu.protocol.setup import read_setup
+
+    setup, usage = read_setup(place.config()), namedtuple("usage", "total used free")
+    wanted = sizes.Expected([])
+    wanted.add(setup, "w", place.folder / "s")
+    assert len(wanted.runs) == 2 and wanted.room() == ""
+    free = sizes.shutil.disk_usage(place.folder).free
+    monkeypatch.setattr(sizes, "LARGE", 1000.0)
+    monkeypatch.setattr(sizes.shutil, "disk_usage", lambda path: usage(free, 0, free))
+    assert wanted.room().startswith("records will take about 0 MB in ")
+    monkeypatch.setattr(sizes.shutil, "disk_usage", lambda path: usage(1000, 0, 1000))
+    assert wanted.room().startswith("warning: records will take") and "disk is full" in wanted.room()
+    # What a run's record really takes is of that order.
+    place.run()
+    taken = sum(p.stat().st_size for p in (place.folder / "s").rglob("*") if p.is_file())
+    assert taken / 3 < wanted.bytes < 3 * taken
+    monkeypatch.setattr(sizes, "is_done", lambda folder, key: True)
+    assert wanted.room() == ""
+
+
+def test_the_expected_size_is_printed_before_anything_is_computed(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fewnlu.protocol import expected as sizes
+    from fewnlu.protocol import trial
+
+    monkeypatch.setattr(sizes, "LARGE", 1000.0)
+    monkeypatch.setattr(trial, "_open_lab", lambda *args: (print("computing", file=sys.stderr), 1 / 0))
+    assert train(monkeypatch, *place.base(), "split.k=1") == 1
+    said = capsys.readouterr().err
+    assert 0 <= said.index("records will take about") < said.index("computing")

@@ -80,11 +80,14 @@ def no_log() -> Iterator[RunLog]:
 def _finish_wandb(run: Any, outcome: dict[str, Any] | None, code: int) -> None:
     if run is None:
         return
-    with contextlib.suppress(Exception):  # what could not be logged is on disk, and never worth a run
+    try:
         for name, value in (outcome or {}).items():
             if name != "looks" and value is not None:
                 run.summary[name] = value
         run.finish(exit_code=code)
+    except Exception as err:  # what could not be sent is on disk, and never worth a run
+        _unreachable.append("finish")
+        _warn(f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline from now on")
 
 
 def wandb_mode(conf: dict[str, Any]) -> str:
@@ -114,6 +117,8 @@ def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int
         return None
     settings = wandb.Settings(
         init_timeout=float(conf["init_timeout"]),
+        finish_timeout=3 * float(conf["init_timeout"]),  # else a server that falls silent holds a run for ever
+        finish_timeout_raises=True,
         silent=True,
         console="off",
         x_disable_stats=True,

@@ -1,4 +1,5 @@
-"""Offline runs that were interrupted and resumed: sent by `wandb sync`, each is one run, with each step once."""
+"""W&B against a server on loopback: interrupted and resumed runs are sent once, and a server that falls silent costs a
+warning."""
 
 from __future__ import annotations
 
@@ -39,9 +40,12 @@ class Server:
     Attributes:
         runs: the ids that were announced.
         steps: id -> step of each line of history that arrived.
+        silent: it takes what is said from now on and answers nothing.
     """
 
     def __init__(self) -> None:
+        self.silent = False
+        self.closing = threading.Event()
         self.runs: set[str] = set()
         self.steps: dict[str, list[int]] = defaultdict(list)
         outer = self
@@ -51,7 +55,10 @@ class Server:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                answer = json.dumps(outer.answer(self.path, json.loads(body))).encode()
+                if outer.silent:
+                    outer.closing.wait()
+                    return
+                answer = json.dumps(outer.answer(self.path, json.loads(body or b"{}"))).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
@@ -62,6 +69,7 @@ class Server:
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def answer(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +93,7 @@ class Server:
 def server() -> Iterator[Server]:
     made = Server()
     yield made
+    made.closing.set()
     made.http.shutdown()
     made.http.server_close()
 
@@ -115,3 +124,26 @@ def test_an_interrupted_and_resumed_run_is_sent_once(place: Workplace, server: S
     assert server.runs == keys
     for key in keys:  # a line for each update, none twice
         assert server.steps[key] and sorted(set(server.steps[key])) == sorted(server.steps[key])
+
+
+def test_i116_a_server_that_falls_silent_costs_one_warning(place: Workplace, server: Server) -> None:
+    """It takes the first run's name and answers nothing more: that run's end waits its time, the next is offline."""
+    pytest.importorskip("wandb")
+    real = server.answer
+
+    def answer(path: str, asked: dict[str, Any]) -> dict[str, Any]:
+        server.silent = asked.get("operationName") == "UpsertBucket"
+        return real(path, asked)
+
+    server.answer = answer  # type: ignore[method-assign]
+    done = place.python(
+        *("-m", "fewnlu.train", *place.base()[:-1], "logger=wandb", "split.k=2", "search=none", "runtime.threads=1"),
+        *("logger.mode=online", "logger.init_timeout=2"),
+        WANDB_BASE_URL=f"http://127.0.0.1:{server.http.server_port}",
+        WANDB_API_KEY="0" * 40,
+        HOME=str(place.folder),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 done" in done.stdout and done.stderr.count("logging offline") == 1
+    assert len(server.runs) == 1
+    assert len(list(place.folder.rglob("offline-run-*/*.wandb"))) == 1
