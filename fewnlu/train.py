@@ -6,6 +6,7 @@ can't be run), then Hydra launches jobs, each job is one trial, and a callback p
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -103,7 +104,7 @@ def main() -> None:
     """Entry point; exit status 0: all runs done, 1: a run failed or is missing, 2: nothing was started."""
     from hydra._internal.utils import get_args_parser
 
-    from fewnlu.protocol import callback
+    from fewnlu.protocol import callback, stop
 
     # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -122,7 +123,10 @@ def main() -> None:
         except FewnluError as err:
             print(f"error: {err}", file=sys.stderr)
             sys.exit(2)
-    hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")(_task())()
+    sweep = callback.expected.sweep if callback.expected is not None else None
+    # Our sweeper has a scope of its own; under another one jobs could not be told to stop.
+    with contextlib.nullcontext() if sweep is None else stop.scope(sweep):
+        hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")(_task())()
     sys.exit(callback.status)
 
 

@@ -80,6 +80,21 @@ def test_i095_i097_a_failed_run_costs_one_run_unless_fail_fast(place: Workplace)
     assert "2 of 3 runs done; not done:" in slow.stdout and "the loss is nan" in slow.stdout
 
 
+@pytest.mark.parametrize("sweeper", ["fewnlu", "basic"])
+def test_i097_fail_fast_holds_under_any_sweeper(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, sweeper: str
+) -> None:
+    real = Method.loss
+
+    def loss(self: Method, batch: dict[str, object]) -> object:
+        return real(self, batch) * (float("nan") if self.hp["lr"] == 1.0 else 1)
+
+    monkeypatch.setattr(Method, "loss", loss)
+    argv = [*place.base(), "search=none", "runtime.threads=1", "split.k=1", "hp.lr=1e-4,1.0,1e-3"]
+    assert train(monkeypatch, *argv, f"hydra/sweeper={sweeper}", "runtime.fail_fast=true", "-m") == 1
+    assert [r["h"]["lr"] for r in results(place.folder)] == [1e-4] and len(failures(place.folder)) == 1
+
+
 def test_k_spread_over_jobs_lands_in_the_same_study(place: Workplace) -> None:
     place.run("split.run=0", sweep="spread")
     place.run("split.run=1", sweep="spread")
