@@ -36,7 +36,7 @@ def test_a_sweep_from_end_to_end(
     args = [*place.base(), "split.k=2", *LOOKS, "runtime.threads=1", "-m"]
     assert command(monkeypatch, *args) == 0
     out, err = capsys.readouterr()
-    assert "3 points of H, 6 runs from 2 trainings in 1 jobs" in err
+    assert "3 points of H, 6 runs from 2 trainings in 1 job" in err
     assert "6 of 6 done" in out and "best dev mean of 3 points" in out and "majority" in out
     first = runs_of(place.folder)
     assert len(first) == 6
