@@ -177,14 +177,16 @@ def test_i110_i111_a_job_out_of_time_then_preempted_goes_on_in_its_folder_and_eq
 
     running = _start(cluster, remote, *_plain(argv), *slurm)
     try:
-        _wait_for(lambda: len(times()) >= 1)
+        _wait_for(lambda: len(times()) >= 1, 180)
         (job,) = cluster.tasks()
         first = times()
         _wait_for(lambda: len(times()) == 2, 180)  # nobody but the time limit ended the first attempt
         assert int(cluster.facts(job)["Restarts"]) >= 1
         urgent = cluster.call("sbatch", "--parsable", "-p", "urgent", "-c4", "-o", "/dev/null", "--wrap", "sleep 1")
         out, err = running.communicate(timeout=300)
-    finally:
+    finally:  # what is printed is seen where the test fails
+        print(cluster.call("squeue"), cluster.call("scontrol", "show", "job"))
+        print(*(f"{p.name}: {p.read_text()[-2000:]}" for p in sorted(remote.rglob("*_log.*"))), sep="\n")
         if running.poll() is None:
             running.kill()
     assert running.returncode == 0, err
