@@ -29,27 +29,29 @@ def _summary(sweep: Path) -> None:
     global status
     # The one import that runs up: a callback is where the protocol hands over to the report.
     from fewnlu.reporting.answers import answer_tables
+    from fewnlu.reporting.layout import count
     from fewnlu.reporting.status import gaps_text, read_status
     from fewnlu.reporting.studies import read_studies, summarise
+    from fewnlu.reporting.sure import worth_a_table
     from fewnlu.reporting.tables import studies_text
 
     shown_dir = os.path.relpath(sweep) if not os.path.relpath(sweep).startswith("..") else str(sweep)
     print()
     if submitted:
-        print(f"{submitted} jobs go on without this command.")
+        print(f"{count(submitted, 'job goes', 'jobs go')} on without this command.")
         print(f"states:  python -m fewnlu.report status {shown_dir}")
         print(f"results: python -m fewnlu.report show {shown_dir}")
         return
     studies = read_studies([sweep])
     only = expected.studies if expected is not None and not expected.sampled else None
     shown = [s for s in studies if only is None or s.name in only]
-    print(studies_text([summarise(s) for s in shown]) if shown else f"no records in {sweep}")
-    for table in answer_tables(shown):
+    summaries = [summarise(s) for s in shown]
+    print(studies_text(summaries) if shown else f"no records in {sweep}")
+    for table in [*answer_tables(shown), *worth_a_table(summaries)]:
         print(f"\n{table.text()}")
-    if len(studies) > len(shown):
-        print(
-            f"\n{len(studies) - len(shown)} other studies are in {shown_dir}: python -m fewnlu.report show {shown_dir}"
-        )
+    if others := len(studies) - len(shown):
+        are = count(others, "other study is", "other studies are")
+        print(f"\n{are} in {shown_dir}: python -m fewnlu.report show {shown_dir}")
     if any(s.failed or s.damaged for s in shown) or not shown:
         status = 1
     if expected is not None and expected.runs:

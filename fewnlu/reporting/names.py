@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fewnlu.config import conf_dir
-from fewnlu.reporting.layout import METHOD_NAMES, PAPER_NAMES, SPLIT_NAMES
+from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, PAPER_NAMES, SPLIT_NAMES
 from fewnlu.reporting.studies import Study
 
 
@@ -52,6 +52,30 @@ def split_name(study: Study, *, options: bool = True) -> str:
         extra += [f"r={split['ratio']}"] if "ratio" in split else []
         extra += [f"{k}={v}" for k, v in split.items() if k not in ("name", "ratio") and usual.get(k) != v]
     return f"{name} ({', '.join(extra)})" if extra else name
+
+
+def score_name(config: dict[str, Any]) -> str:
+    """What a study's score is: ``accuracy``, ``mean of accuracy and macro-F1``."""
+    task = config.get("task") or {}
+    names = [METRIC_NAMES.get(m, str(m)) for m in task.get("select") or task.get("metrics") or ["score"]]
+    return f"mean of {' and '.join(names)}" if len(names) > 1 else names[0]
+
+
+def seeds_text(study: Study, sign: str = "=") -> str:
+    """``data=42 split=42 train=42``; ``seeds 42`` does not do, as they need not be alike."""
+    return " ".join(f"{k}{sign}{v}" for k, v in study.seeds.items())
+
+
+def seeds_differ(studies: Sequence[Study]) -> bool:
+    """Whether studies of one table differ in their seeds, so that it must show them."""
+    return len({seeds_text(s) for s in studies}) > 1
+
+
+def study_file(study: Study) -> str:
+    """A file name of its own for each study of a folder: K and seeds are named where they are not the usual ones."""
+    k = f"-K{study.k_total}" if study.k_total else ""
+    usual = all(v == 42 for v in study.seeds.values())
+    return study.name + k + ("" if usual else "-" + "-".join(f"{n}{v}" for n, v in study.seeds.items()))
 
 
 def _options(group: str, section: dict[str, Any]) -> list[str]:
