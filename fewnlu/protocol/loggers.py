@@ -180,11 +180,16 @@ def start(conf: dict[str, Any], folder: Path, **what: Any) -> Any:
     # would be synced as well. Likewise the summary of a study that has grown since.
     for old in folder.glob(f"wandb/offline-run-*-{what['id']}"):
         shutil.rmtree(old, ignore_errors=True)
+    before = set(folder.glob(f"wandb/run-*-{what['id']}"))
     try:
         return make(mode)
     except Exception as err:
         _unreachable.append(mode)  # once is enough: each further run would wait as long
         warn_once(f"logger=wandb: {_short(err)}; logging offline ({_LATER})")
+    with contextlib.suppress(Exception):  # W&B's process may still wait for the server, and then holds the run's id
+        wandb.teardown()
+    for begun in set(folder.glob(f"wandb/run-*-{what['id']}")) - before:
+        shutil.rmtree(begun, ignore_errors=True)
     try:
         return make("offline")
     except Exception as err:

@@ -48,7 +48,7 @@ class StudyLog:
 
 def log_studies(studies: Sequence[StudyLog], conf: Mapping[str, Any], sweep: Path) -> int:
     """Log each as a W&B run with its files in `<sweep>/wandb`; how many were. What fails costs one warning."""
-    logged = 0
+    logged, broken = 0, list[str]()
     for study in studies:
         run = loggers.start(
             dict(conf),
@@ -75,6 +75,8 @@ def log_studies(studies: Sequence[StudyLog], conf: Mapping[str, Any], sweep: Pat
             run.log({TABLE: table})
             logged += 1
         except Exception as err:
-            loggers.warn_once(f"logger=wandb: the summary of {study.name} is not whole: {type(err).__name__}: {err}")
+            broken.append(f"{study.name}: {type(err).__name__}: {err}")
         loggers.finish(run, int(study.failed))
+    if broken:
+        loggers.warn_once(f"logger=wandb: {len(broken)} of {len(studies)} summaries are not whole ({broken[0]})")
     return logged

@@ -96,7 +96,7 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
     found: dict[str, Any] = {
         **{f"h*/{name}": value for name, value in (choice.h or {}).items()},
         "score": score_name(study.config),
-        "points of H": len(study.runs),
+        "size of H": len(study.runs),
         "tied": choice.tied,
         **_spread("dev", dev),
         "K": len({r["k"] for r in chosen_runs(summary)}),
