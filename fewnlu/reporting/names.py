@@ -97,13 +97,14 @@ def _shipped(group: str, name: str) -> dict[str, Any]:
 
 def labels(studies: Sequence[Study]) -> list[str]:
     """One label per study: only the parts in which they differ; the study's key where nothing else does."""
+    kinds = sorted({k for s in studies for k in s.seeds if len({o.seeds.get(k) for o in studies}) > 1})
     parts = [
         {
             "task": task_name(s),
             "method": method_name(s),
             "model": model_name(s),
             "split": split_name(s),
-            "seeds": ", ".join(f"{k} {v}" for k, v in s.seeds.items()),
+            "seeds": ", ".join(f"{k} seed {s.seeds[k]}" for k in kinds if k in s.seeds),
         }
         for s in studies
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.protocol.records import canonical
-from fewnlu.reporting.layout import Table
+from fewnlu.reporting.layout import METRIC_NAMES, Table
 from fewnlu.reporting.names import method_name, model_name, score_name, split_name, task_name
 from fewnlu.reporting.outcomes import Outcomes, outcomes
 from fewnlu.reporting.overview import control, notes_of
@@ -103,7 +103,11 @@ def _study(number: int, s: Summary, out: Path) -> dict[str, Any]:
         "notes": [n for n in notes_of(s) if not n.startswith("failed: ")],
         "dev": [s.choice.mean, s.choice.std],
         "select": [select.mean, select.std] if select else None,
-        "test": {n: [v.mean, v.std] for n, v in s.test.items() if n != "select" or len(s.test) > 2},
+        "test": [
+            [score_name(study.config) if n == "select" else METRIC_NAMES.get(n, n), [v.mean, v.std]]
+            for n, v in s.test.items()
+            if n != "select" or len(s.test) > 2
+        ],
         "majority": control(s, "majority"),
         "score": score_name(study.config),
         "interval": [interval.low, interval.high] if not isinstance(interval, str) and interval.known else None,
