@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def _summary(sweep: Path, logger: dict[str, Any]) -> None:
     global status
     # The one import that runs up: a callback is where the protocol hands over to the report.
     from fewnlu.reporting.answers import answer_tables
+    from fewnlu.reporting.checks import mixtures
     from fewnlu.reporting.layout import count
     from fewnlu.reporting.status import gaps_text, read_status
     from fewnlu.reporting.studies import read_studies, summarise
@@ -53,6 +55,8 @@ def _summary(sweep: Path, logger: dict[str, Any]) -> None:
     only = expected.studies if expected is not None and not expected.sampled else None
     shown = [s for s in studies if only is None or s.name in only]
     summaries = [summarise(s) for s in shown]
+    for text in mixtures(shown):
+        print(f"warning: {text}", file=sys.stderr)
     print(studies_text(summaries) if shown else f"no records in {sweep}")
     for table in [*answer_tables(shown), *worth_a_table(summaries)]:
         print(f"\n{table.text()}")

@@ -20,9 +20,16 @@ def points(value: float, digits: int = 1) -> str:
     return "–" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
 
 
+def alike(value: Spread) -> bool:
+    """Whether several runs have one and the same score, which must not look like a tiny spread (fault I021)."""
+    return value.n > 1 and value.std < 1e-12
+
+
 def spread(value: Spread) -> str:
-    """Mean ± sample standard deviation in points; the second half only where there are two runs."""
-    return points(value.mean) if math.isnan(value.std) else f"{points(value.mean)} ± {points(value.std)}"
+    """Mean ± sample standard deviation in points; the second half only where there are two runs that differ."""
+    return (
+        points(value.mean) if math.isnan(value.std) or alike(value) else f"{points(value.mean)} ± {points(value.std)}"
+    )
 
 
 def hp_text(h: Any) -> str:
@@ -55,6 +62,7 @@ def study_text(summary: Summary) -> str:
         lines.append(("", f"best dev mean of {count(choice.candidates, 'point')} of H{drawn}, {tied}"))
         dev = Spread(choice.mean, choice.std, len(study.runs[_canon(choice.h)]))
         note = f"{what}, mean ± std over {dev.n} runs" if dev.n > 1 else f"{what}, one run"
+        note = f"{what}, all {dev.n} runs score the same" if alike(dev) else note
         if not summary.test:
             note += f"; optimistic: best of |H| = {n_h}" if n_h > 1 else ""
         if knows_dev(study.runs[_canon(choice.h)]):
@@ -69,6 +77,8 @@ def study_text(summary: Summary) -> str:
             continue
         label = METRIC_NAMES.get(name, what if name == "select" else name)
         extra = f"variance {1e4 * value.variance:.2f} points²" if not math.isnan(value.std) else "one run"
+        if alike(value):
+            extra = f"no spread: all {value.n} runs score the same"
         base = ", ".join(f"{kind} {points(v[name])}" for kind, v in summary.controls.items() if name in v)
         lines.append(
             (
@@ -98,6 +108,11 @@ def rho_text(summary: Summary) -> str:
         return "not defined   no point of H has both dev and test scores"
     why = "fewer than 3" if summary.n_points < 3 else "a constant vector"
     return f"not defined   {over}: {why}"
+
+
+def study_runs(summary: Summary) -> list[dict[str, Any]]:
+    """The runs of h*; none where nothing was selected."""
+    return summary.study.runs[_canon(summary.choice.h)] if summary.choice.h is not None else []
 
 
 def knows_dev(runs: Sequence[dict[str, Any]]) -> bool:
@@ -180,7 +195,7 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         select = s.test.get("select")
         names = config["task"].get("select") or config["task"]["metrics"]
         majority = [s.controls["majority"][n] for n in names] if s.controls else []
-        dev = Spread(s.choice.mean, s.choice.std, 0)
+        dev = Spread(s.choice.mean, s.choice.std, len(study_runs(s)))
         table.add_row(
             config["task"]["name"],
             config["method"]["name"],

@@ -106,6 +106,30 @@ def test_studies_that_differ_in_seeds_are_runs_of_one_group(alone: Path) -> None
     assert sorted(r["config"]["seed"]["train"] for r in runs) == [1, 2]
 
 
+def test_a_sweep_that_went_on_with_other_versions_says_so(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault I071: half of the runs were made before an update of torch; the summary at the end names it."""
+    sweep = alone / "main"
+    Tree(sweep).study(hs=2, k=2)
+    callback._summary(sweep, {})
+    assert capsys.readouterr().err == ""
+    meta = json.loads((old := next(sweep.rglob("meta.json"))).read_bytes())
+    old.write_text(json.dumps({**meta, "versions": {**meta["versions"], "torch": "2.4.0"}}, indent=1, sort_keys=True))
+    callback._summary(sweep, {})
+    assert "different versions of torch: 2.13.0+cpu (3 runs), 2.4.0 (1 run)" in capsys.readouterr().err
+
+
+def test_the_end_of_a_sweep_says_how_sure(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = alone / "main"
+    tree = Tree(sweep)
+    tree.study(hs=2, has_test=False)
+    callback._summary(sweep, {})
+    assert "How sure" not in capsys.readouterr().out  # nothing to say of one study without an interval
+    tree.study(hs=2, method="cls")
+    callback._summary(sweep, {})
+    text = capsys.readouterr().out
+    assert "How sure: h* of every study" in text and "95 % intervals are about" in text and "W&B" not in text
+
+
 AGAIN = """
 import shutil, sys
 from pathlib import Path

@@ -12,8 +12,7 @@ from fewnlu.reporting.compare import all_pairs
 from fewnlu.reporting.scores import SELECT, Scored, compare_runs, interval_of, scored
 from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.reporting.sure import chosen_runs, sure_table, sureness, worth_a_table
-from tests.reporting.test_report import run
-from tests.reporting.trees import Tree
+from tests.reporting.trees import Tree, run
 
 
 def runs_of(root):

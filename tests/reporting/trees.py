@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fewnlu.protocol.records import Predictions, digest, h_name, write_failure, write_record
+from fewnlu.report import main
+from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.tasks import sources
 from fewnlu.tasks.metrics import compute
 from fewnlu.tasks.task import task_from_config
@@ -170,3 +173,20 @@ class Tree:
 
 def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(*args: object) -> int:
+    """`python -m fewnlu.report ARGS` in this process; its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in args])
+    return int(stop.value.code or 0)
+
+
+def find(root: Path, **wanted: str) -> Any:
+    """The summary of the one study with these names of task, method, …; a list where several have them."""
+    found = [
+        s
+        for s in map(summarise, read_studies([root]))
+        if all(s.study.config[group]["name"] == name for group, name in wanted.items())
+    ]
+    return found if len(found) > 1 else found[0]
