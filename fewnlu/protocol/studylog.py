@@ -6,7 +6,6 @@ runs. Its id is derived from the study and its seeds: the same command again upd
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ class StudyLog:
     Attributes:
         name / key / seeds / k_total: what the study is; together its identity.
         config: resolved, as in its records.
-        summary: flat names and plain values.
+        summary: flat names and plain values; None where a value is not known, so that none of an earlier time stays.
         header / rows: all points of H.
         failed: whether one of its runs failed.
     """
@@ -64,10 +63,6 @@ def log_studies(studies: Sequence[StudyLog], conf: Mapping[str, Any], sweep: Pat
         try:
             import wandb
 
-            for name in list(run.summary.keys()):  # of an earlier command: what is no longer known must not stay
-                if not name.startswith("_") and name not in study.summary and name != TABLE:
-                    with contextlib.suppress(KeyError):
-                        del run.summary[name]
             run.summary.update(dict(study.summary))
             table = wandb.Table(
                 columns=list(study.header), data=[list(row) for row in study.rows], allow_mixed_types=True

@@ -89,7 +89,7 @@ def notes_markdown(summaries: Sequence[Summary]) -> list[str]:
 
 
 def flat_summary(summary: Summary) -> dict[str, Any]:
-    """The study as flat names and plain values, fractions; what is not known is left out, never 0."""
+    """The study as flat names and plain values, fractions; None, never 0, where something is not known."""
     study, choice = summary.study, summary.choice
     score = summary.test.get("select")
     dev = Spread(choice.mean, choice.std, 0)
@@ -115,7 +115,7 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
         metrics = {n: v for n, v in summary.test.items() if n != "select"}
         for name, value in metrics.items() if len(metrics) > 1 else ():
             found |= _spread(f"test/{name}", value)
-    return {n: v for n, v in found.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
+    return {n: None if isinstance(v, float) and math.isnan(v) else v for n, v in found.items()}
 
 
 def points_table(summary: Summary) -> tuple[list[str], list[list[Any]]]:

@@ -59,12 +59,12 @@ def test_a_summary_says_what_the_report_says(tmp_path: Path) -> None:
     assert sorted(r[3] for r in rows) == [3, 4, 4, 4, 4, 4]
 
 
-def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_known_is_none(tmp_path: Path) -> None:
     Tree(tmp_path / "s").study(hs=1, k=1, has_test=False)
     (s,) = map(summarise, read_studies([tmp_path / "s"]))
     flat = flat_summary(s)
-    assert "dev/std" not in flat and "spearman/rho" not in flat and not [n for n in flat if n.startswith("test")]
-    assert all(isinstance(v, (str, int, float)) for v in flat.values())
+    assert flat["dev/std"] is None and flat["spearman/rho"] is None and not [n for n in flat if n.startswith("test")]
+    assert json.loads(json.dumps(flat, allow_nan=False)) == flat
     header, ((*_, test_mean, test_std, _star),) = points_table(s)
     assert test_mean is None and test_std is None and len(header) == 9
 
@@ -166,7 +166,7 @@ def test_online_the_same_command_updates_the_same_run(alone: Path) -> None:
         (s,) = map(summarise, read_studies([sweep]))
         wanted = flat_summary(s)
         assert {n: v for n, v in found["summary"].items() if n in wanted} == wanted and wanted["K"] == 1
-        assert "test/std" not in found["summary"]  # known of two runs, not of one: nothing old stays
+        assert found["summary"]["test/std"] is None  # known of two runs, not of one: nothing old stays
         assert any("points" in file and file.endswith(".table.json") for file in server.files)
 
 
