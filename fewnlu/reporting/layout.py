@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -41,6 +42,7 @@ METRIC_NAMES = {  # in sentences; the paper's columns have Acc for accuracy and 
     "mcc": "MCC",
 }
 MISSING = "–"
+WIDTH = 116  # characters of a line of notes in text
 
 
 @dataclass
@@ -74,7 +76,8 @@ class Table:
         grid = [self.header, *self.rows]
         widths = [max(len(row[i]) for row in grid) for i in range(len(self.header))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in grid]
-        return "\n".join([self.title, *(f"  {line}" for line in lines), *(f"  {n}" for n in self.notes)])
+        notes = [line for n in self.notes for line in textwrap.wrap(n, WIDTH)]
+        return "\n".join([self.title, *(f"  {line}" for line in [*lines, *notes])])
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fewnlu.reporting.layout import Table, count, mean_std, number, percent, plain
@@ -22,8 +24,12 @@ from fewnlu.reporting.sure import chosen_runs
 from fewnlu.reporting.tables import distinct_failures, hp_text, knows_dev, relative, runs_text
 
 
-def overview_table(summaries: Sequence[Summary]) -> Table:
-    """One line per study: h*, its dev and test scores, what judges them, and what is done."""
+def overview_table(summaries: Sequence[Summary], base: Path | None = None) -> Table:
+    """One line per study: h*, its dev and test scores, what judges them, and what is done.
+
+    Args:
+        base: records are named relative to it; None: to the working directory.
+    """
     usable = [s for s in summaries if s.study.config]
     seeded = seeds_differ([s.study for s in usable])
     header = ["task", "method", "model", "strategy", *(["seeds"] if seeded else []), "h*", "tied", "dev", "test"]
@@ -44,7 +50,7 @@ def overview_table(summaries: Sequence[Summary]) -> Table:
                 number(s.rho, 3),
                 str(s.n_points),
                 runs_text(s),
-                relative(s.study.folder),
+                relative(s.study.folder) if base is None else os.path.relpath(s.study.folder, base),
             ]
         )
     return Table(

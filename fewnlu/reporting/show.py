@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError
+from fewnlu.protocol.expected import read_expected
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.reporting.answers import answer_tables
 from fewnlu.reporting.checks import mixtures
@@ -48,6 +49,8 @@ def _missing(dirs: Sequence[Path | str]) -> str:
     """Runs that the sweeps' commands asked for and that are not done; a half-done sweep must not look whole."""
     parts = []
     for folder in map(Path, dirs):
+        if not read_expected(folder):
+            continue  # no command is known, so nothing can be missing: no need to look at every run again
         wanted = [run for run in read_status(folder).runs if run.wanted]
         gaps = [run for run in wanted if run.state != "done"]
         if gaps:
@@ -66,11 +69,17 @@ def _print(form: str, summaries: Sequence[Summary], extra: list[Table], warnings
         print(studies_table(summaries).csv(), end="")
 
 
-def markdown(summaries: Sequence[Summary], tables: Sequence[Table], warnings: Sequence[str]) -> str:
-    """One document: warnings, the studies with their notes, and all tables."""
+def markdown(
+    summaries: Sequence[Summary], tables: Sequence[Table], warnings: Sequence[str], base: Path | None = None
+) -> str:
+    """One document: warnings, the studies with their notes, and all tables.
+
+    Args:
+        base: folder that it will lie in; records are named relative to it.
+    """
     lines = ["# Report", "", f"What intervals are about: {ESTIMAND}.", ""]
     lines += [f"- **Warning:** {w}" for w in warnings] + ([""] if warnings else [])
-    studies = [overview_table(summaries).markdown(), *notes_markdown(summaries)]
+    studies = [overview_table(summaries, base).markdown(), *notes_markdown(summaries)]
     return "\n".join([*lines, *studies, *(t.markdown() for t in tables)])
 
 
@@ -90,7 +99,7 @@ def write(
         body = "\n\n".join([studies_text(summaries), *(t.text() for t in tables)])
         (out / "report.txt").write_text(body + "\n", encoding="utf-8")
     if "markdown" in wanted:
-        (out / "report.md").write_text(markdown(summaries, tables, warnings), encoding="utf-8")
+        (out / "report.md").write_text(markdown(summaries, tables, warnings, out), encoding="utf-8")
     if "csv" in wanted:
         (out / "tables").mkdir(exist_ok=True)
         for table in [studies_table(summaries), *tables]:
