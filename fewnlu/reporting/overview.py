@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fewnlu.protocol.intervals import Interval
 from fewnlu.reporting.layout import Table, count, mean_std, number, percent, plain
 from fewnlu.reporting.names import (
     labels,
@@ -20,7 +21,7 @@ from fewnlu.reporting.names import (
     task_name,
 )
 from fewnlu.reporting.studies import Spread, Summary
-from fewnlu.reporting.sure import chosen_runs
+from fewnlu.reporting.sure import chosen_runs, sureness
 from fewnlu.reporting.tables import distinct_failures, hp_text, knows_dev, relative, runs_text
 
 
@@ -118,6 +119,10 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
         found |= _spread("test", score)
         for kind in ("majority", "chance"):
             found[f"test/{kind}"] = control(summary, kind)
+        sure = sureness(summary).interval  # NaN where it is not known
+        found["test/95 % low"], found["test/95 % high"] = (
+            (sure.low, sure.high) if isinstance(sure, Interval) else (None, None)
+        )
         metrics = {n: v for n, v in summary.test.items() if n != "select"}
         for name, value in metrics.items() if len(metrics) > 1 else ():
             found |= _spread(f"test/{name}", value)

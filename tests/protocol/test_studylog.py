@@ -50,6 +50,7 @@ def test_a_summary_says_what_the_report_says(tmp_path: Path) -> None:
     assert flat["test/mean"] == s.test["select"].mean and flat["test/variance"] == s.test["select"].std ** 2
     assert flat["test/macro_f1/mean"] == s.test["macro_f1"].mean and flat["score"] == "mean of accuracy and macro-F1"
     assert (flat["spearman/rho"], flat["spearman/points"]) == (s.rho, s.n_points)
+    assert flat["test/95 % low"] < flat["test/mean"] < flat["test/95 % high"]
     assert flat["test/majority"] == flat["test/chance"] == 0.5
     assert (flat["runs/failed"], flat["runs/done"], flat["runs/of h*"]) == (1, 23, 4)
     assert "1 x CUDA out of memory" in flat["notes"]
