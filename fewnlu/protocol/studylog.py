@@ -47,6 +47,8 @@ class StudyLog:
 
 def log_studies(studies: Sequence[StudyLog], conf: Mapping[str, Any], sweep: Path) -> int:
     """Log each as a W&B run with its files in `<sweep>/wandb`; how many were. What fails costs one warning."""
+    if loggers.wandb_mode(dict(conf)) == "disabled":
+        return 0
     logged, broken = 0, list[str]()
     for study in studies:
         run = loggers.start(

@@ -205,5 +205,8 @@ def test_what_fails_is_one_warning(
     err = capsys.readouterr().err
     assert err.count("3 of 3 summaries are not whole") == 1 and err.count("the server took no more data") == 1
     shutil.rmtree(alone / "main" / "wandb", ignore_errors=True)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    callback._summary(alone / "main", LOGGER)
     callback._summary(alone / "main", {"name": "csv"})
-    assert "logger" not in capsys.readouterr().err and not (alone / "main" / "wandb").exists()
+    out = capsys.readouterr()
+    assert "logger" not in out.err and "W&B" not in out.out and not (alone / "main" / "wandb").exists()
