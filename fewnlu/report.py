@@ -10,13 +10,24 @@ from pathlib import Path
 from fewnlu.errors import ConfigError, FewnluError
 from fewnlu.reporting.commands import add_commands, run
 
+ABOUT = (
+    "Reports from the records of sweeps, also while they are running. Nothing is trained, and nothing below DIR is "
+    "changed. Each command has a --help of its own. Exit status 0, 1 where a run failed or is missing, 2 where the "
+    "command can't be done."
+)
+
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; exit status 0, 1 where a run failed or is missing, 2 where a folder holds no records."""
-    parser = argparse.ArgumentParser(prog="python -m fewnlu.report", description="Reports from the records of sweeps.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(prog="python -m fewnlu.report", description=ABOUT)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_commands(commands)
-    status = commands.add_parser("status", help="done, running, failed, damaged and missing runs, and why")
+    status = commands.add_parser(
+        "status",
+        help="which runs are done, running, failed, damaged or missing, and why",
+        description="Counts the runs of a sweep by their state and says of each that is not done why, also while the "
+        "sweep is running. Exit status 1: a run failed, is damaged or is missing.",
+    )
     status.add_argument("dirs", nargs="+", metavar="DIR", help="a sweep's folder, such as multirun/main")
     args = parser.parse_args(argv)
     try:

@@ -244,7 +244,12 @@ def test_i116_a_server_that_does_not_answer_costs_one_warning(place: Workplace) 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("logging offline") == 1 and len(results(place.folder)) == 3
     assert time.monotonic() - begun < 120  # under a minute on an idle machine
-    assert len(list(place.folder.rglob("offline-run-*.wandb")) or list(place.folder.rglob("run-*.wandb"))) == 3
+    assert "nothing is logged" not in done.stderr
+    files = list(place.folder.rglob("offline-run-*/run-*.wandb"))
+    summary = [f for f in files if f.is_relative_to(place.folder / MAIN / "wandb")]
+    assert len(files) == 4 and len(summary) == 1  # a run each, and the study's
+    assert "W&B: 1 run of job type study" in done.stdout
+    assert not read_status(place.folder / MAIN).foreign
 
 
 def test_the_expected_size_is_said_first_where_it_matters(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ Three choices, each measured by `benchmarks/coverage.py` on studies with known t
   with smaller exponents they cover 92 to 99 % (K = 2) and 93 to 97 % (K = 3), and their notes say so.
 - *Scale.* A score lies in 0..1 and its runs are skewed, so its interval is symmetric in logits (delta method).
 
+Metrics that are no mean over rows are made into one by `influence`; where rows come in groups, groups stand for rows.
+
 What an interval is about: h* as chosen, over new splits of *these* labelled rows and new test rows of the same kind.
 New labelled sets are not covered: the K splits share one.
 """
@@ -128,7 +130,7 @@ def score_interval(table: Sequence[Sequence[float]], level: float = 0.95) -> Int
 
 
 def runs_interval(scores: Sequence[float], level: float = 0.95) -> Interval:
-    """Interval over runs alone, for a metric that is no mean over rows (macro-F1): Student's t on K scores.
+    """Interval over runs alone, for a metric that has no values per row: Student's t on K scores.
 
     The test rows are fixed, which `varied` says: it is narrower than one that lets them vary.
     """

@@ -15,6 +15,7 @@ from fewnlu.protocol.records import h_name
 from fewnlu.protocol.setup import Setup
 
 _warned: set[str] = set()
+_LATER = "wandb sync later"
 _unreachable: list[str] = []  # not empty: a server did not answer in this process
 
 
@@ -80,14 +81,22 @@ def no_log() -> Iterator[RunLog]:
 def _finish_wandb(run: Any, outcome: dict[str, Any] | None, code: int) -> None:
     if run is None:
         return
-    try:
+    with contextlib.suppress(Exception):  # what could not be logged is on disk, and never worth a run
         for name, value in (outcome or {}).items():
             if name != "looks" and value is not None:
                 run.summary[name] = value
+    finish(run, code)
+
+
+def finish(run: Any, code: int) -> None:
+    """End a W&B run; a server that stopped answering is given up after a while, and is not asked again."""
+    try:
         run.finish(exit_code=code)
-    except Exception as err:  # what could not be sent is on disk, and never worth a run
+    except TimeoutError:
         _unreachable.append("finish")
-        _warn(f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline from now on")
+        warn_once(f"logger=wandb: the server took no more data; logging offline ({_LATER})")
+    except Exception as err:
+        warn_once(f"logger=wandb: {_short(err)}")
 
 
 def wandb_mode(conf: dict[str, Any]) -> str:
@@ -108,24 +117,6 @@ def wandb_mode(conf: dict[str, Any]) -> str:
 
 
 def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int, rep: int, folder: Path) -> Any:
-    conf = setup.cfg["logger"]
-    mode = wandb_mode(conf) if not _unreachable else "offline"
-    try:
-        import wandb
-    except ImportError:
-        _warn("logger=wandb: the package wandb is not installed (pip install 'fewnlu[wandb]'); nothing is logged")
-        return None
-    settings = wandb.Settings(
-        init_timeout=float(conf["init_timeout"]),
-        finish_timeout=3 * float(conf["init_timeout"]),  # else a server that falls silent holds a run for ever
-        finish_timeout_raises=True,
-        silent=True,
-        console="off",
-        x_disable_stats=True,
-        disable_git=True,
-        save_code=False,
-    )
-    folder.mkdir(parents=True, exist_ok=True)
     config = {
         **setup.study_config(),
         "hp": h,
@@ -135,16 +126,49 @@ def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int
         "study": study[0],
         "run_seed": setup.run_seed(k, rep),
     }
+    return start(
+        setup.cfg["logger"],
+        folder,
+        id=setup.key(study[0], h, k, rep),
+        name=f"k{k}-r{rep} {h_name(h)}",
+        group=study[1],
+        job_type=h_name(h)[:64],
+        config=config,
+    )
+
+
+def start(conf: dict[str, Any], folder: Path, **what: Any) -> Any:
+    """A W&B run, online where a server answers and else offline; None, and one warning, where there can be none.
+
+    Args:
+        conf: the config's `logger`.
+        folder: the run's files go below it.
+        what: id, name, group, job_type and config of the run. The same id again is the same run.
+    """
+    mode = wandb_mode(conf) if not _unreachable else "offline"
+    try:
+        import wandb
+    except ImportError:
+        warn_once("logger=wandb: the package wandb is not installed (pip install 'fewnlu[wandb]'); nothing is logged")
+        return None
+    wait = float(conf["init_timeout"])
+    patience: dict[str, Any] = {"finish_timeout": max(60.0, 3 * wait), "finish_timeout_raises": True}
+    settings = wandb.Settings(
+        init_timeout=wait,
+        silent=True,
+        console="off",
+        x_disable_stats=True,
+        disable_git=True,
+        save_code=False,
+        **{name: value for name, value in patience.items() if name in wandb.Settings.model_fields},
+    )
+    folder.mkdir(parents=True, exist_ok=True)
 
     def make(how: Any) -> Any:
         return wandb.init(
+            **what,
             project=conf["project"],
             entity=conf["entity"],
-            id=setup.key(study[0], h, k, rep),
-            name=f"k{k}-r{rep} {h_name(h)}",
-            group=study[1],
-            job_type=h_name(h)[:64],
-            config=config,
             dir=str(folder),
             mode=how,
             settings=settings,
@@ -153,25 +177,32 @@ def _start_wandb(setup: Setup, study: tuple[str, str], h: dict[str, Any], k: int
         )
 
     # A run that was interrupted starts from its first update again: what its killed attempt logged is of no use, and
-    # would be synced as well.
-    for old in folder.glob(f"wandb/offline-run-*-{setup.key(study[0], h, k, rep)}"):
+    # would be synced as well. Likewise the summary of a study that has grown since.
+    for old in folder.glob(f"wandb/offline-run-*-{what['id']}"):
         shutil.rmtree(old, ignore_errors=True)
+    before = set(folder.glob(f"wandb/run-*-{what['id']}"))
     try:
         return make(mode)
     except Exception as err:
         _unreachable.append(mode)  # once is enough: each further run would wait as long
-        _warn(
-            f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; logging offline "
-            f"(wandb sync later)"
-        )
+        warn_once(f"logger=wandb: {_short(err)}; logging offline ({_LATER})")
+    with contextlib.suppress(Exception):  # W&B's process may still wait for the server, and then holds the run's id
+        wandb.teardown()
+    for begun in set(folder.glob(f"wandb/run-*-{what['id']}")) - before:
+        shutil.rmtree(begun, ignore_errors=True)
     try:
         return make("offline")
     except Exception as err:
-        _warn(f"logger=wandb: {type(err).__name__}: {' '.join(str(err).split())[:200]}; nothing is logged")
+        warn_once(f"logger=wandb: {_short(err)}; nothing is logged")
         return None
 
 
-def _warn(text: str) -> None:
+def _short(err: Exception) -> str:
+    return f"{type(err).__name__}: {' '.join(str(err).split())[:200]}"
+
+
+def warn_once(text: str) -> None:
+    """A warning that this process has not given yet."""
     if text not in _warned:
         _warned.add(text)
         print(text, file=sys.stderr)

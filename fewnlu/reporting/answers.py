@@ -18,7 +18,7 @@ import numpy as np
 
 from fewnlu.protocol.records import PREDICTIONS
 from fewnlu.protocol.selection import mean, std
-from fewnlu.reporting.layout import MISSING, Table
+from fewnlu.reporting.layout import MISSING, Table, count
 from fewnlu.reporting.published import PublishedRow, load
 from fewnlu.reporting.studies import Study
 
@@ -184,7 +184,7 @@ def rank_table(scores: Mapping[tuple[str, str], Mapping[str, float]]) -> Table |
         for who in order
     ]
     left = len(scores) - len(whole)
-    notes = [f"{left} studies left out: they lack a task"] if left else []
+    notes = [f"{count(left, 'study', 'studies')} left out for lack of a task"] if left else []
     return Table("answer-ranks", "Ranks by weighted F1", ["model", "decode", *tasks, "median", "mean"], rows, notes)
 
 

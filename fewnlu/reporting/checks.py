@@ -11,6 +11,7 @@ from typing import Any
 
 from fewnlu.errors import ConfigError
 from fewnlu.protocol.records import META
+from fewnlu.reporting.layout import count as count_of
 from fewnlu.reporting.names import model_name, task_name
 from fewnlu.reporting.studies import Study
 
@@ -92,7 +93,8 @@ def _versions(studies: Sequence[Study]) -> list[str]:
                     count[name][version] += 1
     mixed = {n: c for n, c in count.items() if len(c) > 1 and n != "commit"}
     out = [
-        f"runs made with different versions of {name}: " + ", ".join(f"{v} ({n} runs)" for v, n in sorted(c.items()))
+        f"runs made with different versions of {name}: "
+        + ", ".join(f"{v} ({count_of(n, 'run')})" for v, n in sorted(c.items()))
         for name, c in sorted(mixed.items())
     ]
     if len(count["commit"]) > 1:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
-from fewnlu.errors import ConfigError
+from fewnlu.errors import ConfigError, choices
 from fewnlu.protocol.comparison import Comparison, corrected
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.reporting.checks import mixtures
 from fewnlu.reporting.commands import emit, read
-from fewnlu.reporting.layout import MISSING, Table, percent
-from fewnlu.reporting.names import labels, method_name, model_name, split_name, task_name
-from fewnlu.reporting.outcomes import compare_runs
+from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, count, percent
+from fewnlu.reporting.names import labels, method_name, model_name, score_name, split_name, task_name
+from fewnlu.reporting.scores import SELECT, compare_runs
 from fewnlu.reporting.studies import Summary, summarise
 from fewnlu.reporting.sure import chosen_runs
 
@@ -29,10 +29,18 @@ def run(args: argparse.Namespace) -> int:
     studies = read(args.dirs)
     summaries = [summarise(s) for s in studies]
     names = dict(zip(map(id, summaries), labels([s.study for s in summaries]), strict=True))
-    pairs, missing = all_pairs(summaries, names, args.against, args.level)
+    metric = args.metric or SELECT
+    known = {name for s in summaries for name in s.test} - {SELECT}
+    if args.metric and args.metric not in known:
+        raise ConfigError(f"--metric {args.metric}: {choices(args.metric, sorted(known))}")
+    pairs, missing = all_pairs(summaries, names, args.against, args.level, metric)
     if not pairs and not missing:
         raise ConfigError("nothing to compare: no two studies are scored on the same test rows")
-    emit([comparison_table(pairs, missing, args.level)], args.format, args.out, mixtures(studies))
+    scores = {score_name(s.study.config) for s in summaries if s.test}
+    if metric != SELECT:
+        scores = {METRIC_NAMES.get(metric, metric)}
+    score = scores.pop() if len(scores) == 1 else "what selects in its task"
+    emit([comparison_table(pairs, args.level, score)], args.format, args.out, mixtures(studies))
     if args.out is not None:
         from fewnlu.reporting.figures import difference_figure
 
@@ -52,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def all_pairs(
-    summaries: Sequence[Summary], names: dict[int, str], against: str | None, level: float
+    summaries: Sequence[Summary], names: dict[int, str], against: str | None, level: float, metric: str = SELECT
 ) -> tuple[list[Comparison], list[str]]:
     """Every two studies of one task and test set, or all with the one that `against` names; and what can't be."""
     groups: dict[tuple[str, str], list[Summary]] = defaultdict(list)
@@ -71,7 +79,7 @@ def all_pairs(
                 matched = True
                 if hit[0]:
                     a, b = b, a
-            one = compare_runs(chosen_runs(a), chosen_runs(b), (names[id(a)], names[id(b)]), level)
+            one = compare_runs(chosen_runs(a), chosen_runs(b), (names[id(a)], names[id(b)]), level, metric)
             if isinstance(one, str):
                 missing.append(one)
             else:
@@ -81,8 +89,12 @@ def all_pairs(
     return corrected(pairs), missing
 
 
-def comparison_table(pairs: Sequence[Comparison], missing: Sequence[str], level: float) -> Table:
-    """Comparisons as a table, in points; what could not be compared is not in it."""
+def comparison_table(pairs: Sequence[Comparison], level: float, score: str) -> Table:
+    """Comparisons as a table, in points; what could not be compared is not in it.
+
+    Args:
+        score: name of what is compared.
+    """
     rows = []
     for c in pairs:
         d = c.difference
@@ -101,8 +113,8 @@ def comparison_table(pairs: Sequence[Comparison], missing: Sequence[str], level:
         )
     header = ["A", "B", "A − B", f"{100 * level:g} % interval", "p", "p (Holm)", "apart", "least difference to show"]
     notes = [
-        f"Difference of test accuracy in points. About: {ESTIMAND}.",
-        f"p (Holm): corrected over the {sum(not math.isnan(c.p) for c in pairs)} tests of this table. Least "
+        f"Difference of the test score ({score}) in points. About: {ESTIMAND}.",
+        f"p (Holm): corrected over the {count(sum(not math.isnan(c.p) for c in pairs), 'test')} of this table. Least "
         "difference: what this many runs and rows, spread as these, would show with 80 % power before the correction.",
     ]
     return Table("comparisons", "Comparisons", [*header, "runs × rows", "test", "what varies"], rows, notes)

@@ -13,6 +13,7 @@ from fewnlu.errors import ConfigError
 from fewnlu.protocol.records import FAILURE, META, PREDICTIONS, RESULT, scan, to_json
 from fewnlu.reporting.checks import where
 from fewnlu.reporting.commands import read
+from fewnlu.reporting.layout import count
 
 # A path from the root (POSIX, Windows, UNC, file:) within any text; its last part stays.
 _PATH = re.compile(r"(?:file:/+|(?<![\w./:])/|(?<!\w)~[\w-]*/|(?<!\w)[A-Za-z]:[\\/]|\\\\)[^\s\"'<>|,;]*")
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         FAILURE: "why a run failed",
     }
     (out / MANIFEST).write_bytes(to_json({"runs": runs, "failed": failed, "kinds": what, "files": files}))
-    print(f"{runs} runs" + (f" and {failed} failures" if failed else "") + f" → {out} ({MANIFEST} lists the files)")
+    what_failed = f" and {count(failed, 'failure')}" if failed else ""
+    print(f"{count(runs, 'run')}{what_failed} → {out} ({MANIFEST} lists the files)")
     return 0
 
 

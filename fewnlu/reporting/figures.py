@@ -14,7 +14,8 @@ from typing import Any
 
 from fewnlu.errors import ConfigError
 from fewnlu.protocol.comparison import Comparison
-from fewnlu.reporting.names import method_name, model_name, split_name, task_name
+from fewnlu.reporting.layout import count
+from fewnlu.reporting.names import method_name, model_name, split_name, study_file, task_name
 from fewnlu.reporting.outcomes import Outcomes, outcomes
 from fewnlu.reporting.studies import Summary
 from fewnlu.reporting.sure import chosen_runs, dev_test_means
@@ -55,17 +56,11 @@ def draw_all(
     names = []
     for s in summaries[:most]:
         if s.study.runs and study_figure(s, out):
-            names.append(f"study-{s.study.name}{_seeds(s)}")
+            names.append(f"study-{study_file(s.study)}")
     names += k_figures(curves, out)
     if sensitivity_figure(summaries, out):
         names.append("sensitivity")
     return names
-
-
-def _seeds(s: Summary) -> str:
-    usual = all(v == 42 for v in s.study.seeds.values())
-    k = f"-K{s.study.k_total}" if s.study.k_total else ""
-    return k + ("" if usual else "-" + "-".join(f"{k}{v}" for k, v in s.study.seeds.items()))
 
 
 def study_figure(s: Summary, out: Path) -> bool:
@@ -74,7 +69,7 @@ def study_figure(s: Summary, out: Path) -> bool:
     found = outcomes(runs) if runs and all(r["test"] for r in runs) else "no test rows"
     if not points and not runs:
         return False
-    with _figure(out, f"study-{s.study.name}{_seeds(s)}", columns=3) as (scatter, curve, matrix):
+    with _figure(out, f"study-{study_file(s.study)}", columns=3) as (scatter, curve, matrix):
         _scatter(scatter, s, points)
         _learning(curve, runs)
         _confusion(matrix, s, found)
@@ -83,7 +78,7 @@ def study_figure(s: Summary, out: Path) -> bool:
 
 def _scatter(axis: Any, s: Summary, points: Sequence[tuple[dict[str, Any], float, float]]) -> None:
     axis.set(xlabel="dev mean, %", ylabel="test mean, %")
-    axis.set_title(f"dev against test, {len(points)} points of H")
+    axis.set_title("dev against test" + (f", {count(len(points), 'point')} of H" if points else ""))
     if not points:
         axis.text(0.5, 0.5, "no h with dev and test", ha="center", transform=axis.transAxes, color=SOFT)
         return
@@ -211,7 +206,7 @@ def difference_figure(table: Sequence[Comparison], out: Path, name: str = "diffe
             axis.plot(100 * d.estimate, i, "o", color=color, fillstyle="full" if c.separated else "none")
         axis.axvline(0, color=SOFT, linewidth=0.8)
         axis.set_yticks(range(len(shown)), [f"{c.a} − {c.b}" for c in reversed(shown)])
-        axis.set(xlabel="difference in test accuracy, points (95 % interval; filled: apart after Holm)")
+        axis.set(xlabel="difference in test score, points (95 % interval; filled: apart after Holm)")
     return True
 
 

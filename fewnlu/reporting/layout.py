@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +30,19 @@ SPLIT_NAMES = {
     "single": "Single split",
     "fixed": "Fixed",
 }
+METRIC_NAMES = {  # in sentences; the paper's columns have Acc for accuracy and F1 for macro-F1
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "weighted_f1": "weighted F1",
+    "f1_binary": "F1",
+    "f1a": "F1a",
+    "em": "EM",
+    "answer_em": "EM",
+    "answer_f1": "F1",
+    "mcc": "MCC",
+}
 MISSING = "–"
+WIDTH = 116  # characters of a line of notes in text
 
 
 @dataclass
@@ -49,8 +62,8 @@ class Table:
 
     def markdown(self) -> str:
         lines = [f"### {self.title}", "", _line(self.header), _line(["---"] * len(self.header))]
-        lines += [_line([_plain(c) for c in row]) for row in self.rows]
-        return "\n".join([*lines, "", *(f"- {_plain(n)}" for n in self.notes)]).rstrip() + "\n"
+        lines += [_line([plain(c) for c in row]) for row in self.rows]
+        return "\n".join([*lines, "", *(f"- {plain(n)}" for n in self.notes)]).rstrip() + "\n"
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -63,14 +76,15 @@ class Table:
         grid = [self.header, *self.rows]
         widths = [max(len(row[i]) for row in grid) for i in range(len(self.header))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in grid]
-        return "\n".join([self.title, *(f"  {line}" for line in lines), *(f"  {n}" for n in self.notes)])
+        notes = [line for n in self.notes for line in textwrap.wrap(n, WIDTH)]
+        return "\n".join([self.title, *(f"  {line}" for line in [*lines, *notes])])
 
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it stands: no cell ends early, no tag or link begins."""
     for mark in "\\`*_[]<>|#":
         text = text.replace(mark, "\\" + mark)
@@ -100,6 +114,11 @@ def percent(value: float | None, digits: int = 2) -> str:
 def mean_std(mean: float, std: float) -> str:
     """``82.67±0.78``; no ± for a single run (never ±0.00)."""
     return percent(mean) if math.isnan(std) else f"{percent(mean)}±{percent(std)}"
+
+
+def count(n: int, one: str, many: str = "") -> str:
+    """``1 study``, ``2 studies``."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from fewnlu.errors import ConfigError
 from fewnlu.reporting.checks import mixtures, versions_of, where
 from fewnlu.reporting.commands import emit, read
-from fewnlu.reporting.layout import MISSING, Table, mean_std, number, percent
-from fewnlu.reporting.names import method_name, model_name, split_name, task_name
+from fewnlu.reporting.layout import MISSING, Table, count, mean_std, number, percent
+from fewnlu.reporting.names import method_name, model_name, seeds_text, split_name, task_name
 from fewnlu.reporting.studies import Summary, summarise
 from fewnlu.reporting.sure import chosen_runs, sureness
 
@@ -41,7 +41,8 @@ def leaderboard(summaries: Sequence[Summary]) -> list[Table]:
     for (task, sha), found in sorted(groups.items()):
         found = sorted(found, key=lambda s: (-s.test["select"].mean if s.test else math.inf, s.study.name))
         n_shas = sum(t == task for t, _ in groups)
-        title = f"{task}: {len(found)} studies" + (f" on test rows {sha or 'none'}" if n_shas > 1 else "")
+        title = f"{task}: {count(len(found), 'study', 'studies')}"
+        title += f" on test rows {sha or 'none'}" if n_shas > 1 else ""
         note = "In percent: mean±std over the runs of h*, chosen on dev alone. Data: hash of the labelled rows."
         out.append(Table(f"leaderboard-{task}-{sha or 'no-test'}", title, _HEADER, [_row(s) for s in found], [note]))
     return out
@@ -63,7 +64,7 @@ def _row(s: Summary) -> list[str]:
     sure = not isinstance(interval, str) and interval.known
     return [
         *(method_name(study), model_name(study), split_name(study)),
-        " ".join(f"{k}={v}" for k, v in study.seeds.items()),
+        seeds_text(study),
         mean_std(test.mean, test.std) if test else MISSING,
         f"{percent(interval.low)} to {percent(interval.high)}" if sure and not isinstance(interval, str) else MISSING,
         percent(s.choice.mean),

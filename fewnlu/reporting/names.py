@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fewnlu.config import conf_dir
-from fewnlu.reporting.layout import METHOD_NAMES, PAPER_NAMES, SPLIT_NAMES
+from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, PAPER_NAMES, SPLIT_NAMES
 from fewnlu.reporting.studies import Study
 
 
@@ -54,6 +54,30 @@ def split_name(study: Study, *, options: bool = True) -> str:
     return f"{name} ({', '.join(extra)})" if extra else name
 
 
+def score_name(config: dict[str, Any]) -> str:
+    """What a study's score is: ``accuracy``, ``mean of accuracy and macro-F1``."""
+    task = config.get("task") or {}
+    names = [METRIC_NAMES.get(m, str(m)) for m in task.get("select") or task.get("metrics") or ["score"]]
+    return f"mean of {' and '.join(names)}" if len(names) > 1 else names[0]
+
+
+def seeds_text(study: Study, sign: str = "=") -> str:
+    """``data=42 split=42 train=42``; ``seeds 42`` does not do, as they need not be alike."""
+    return " ".join(f"{k}{sign}{v}" for k, v in study.seeds.items())
+
+
+def seeds_differ(studies: Sequence[Study]) -> bool:
+    """Whether studies of one table differ in their seeds, so that it must show them."""
+    return len({seeds_text(s) for s in studies}) > 1
+
+
+def study_file(study: Study) -> str:
+    """A file name of its own for each study of a folder: K and seeds are named where they are not the usual ones."""
+    k = f"-K{study.k_total}" if study.k_total else ""
+    usual = all(v == 42 for v in study.seeds.values())
+    return study.name + k + ("" if usual else "-" + "-".join(f"{n}{v}" for n, v in study.seeds.items()))
+
+
 def _options(group: str, section: dict[str, Any]) -> list[str]:
     usual = _shipped(group, str(section["name"]))
     return [f"{k}={v}" for k, v in section.items() if k != "name" and v not in (None, False) and usual.get(k) != v]
@@ -73,13 +97,14 @@ def _shipped(group: str, name: str) -> dict[str, Any]:
 
 def labels(studies: Sequence[Study]) -> list[str]:
     """One label per study: only the parts in which they differ; the study's key where nothing else does."""
+    kinds = sorted({k for s in studies for k in s.seeds if len({o.seeds.get(k) for o in studies}) > 1})
     parts = [
         {
             "task": task_name(s),
             "method": method_name(s),
             "model": model_name(s),
             "split": split_name(s),
-            "seeds": ", ".join(f"{k} {v}" for k, v in s.seeds.items()),
+            "seeds": ", ".join(f"{k} seed {s.seeds[k]}" for k in kinds if k in s.seeds),
         }
         for s in studies
     ]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewnlu.protocol.comparison import Comparison, compare
-from fewnlu.protocol.intervals import Interval, score_interval
 from fewnlu.protocol.records import PREDICTIONS
 
 
@@ -28,13 +26,6 @@ class Outcomes:
     said: list[list[str]]
     right: Any
     runs: list[dict[str, Any]]
-
-    def by_split(self) -> tuple[list[int], Any]:
-        """(k, table [K, n]): repetitions of one split are averaged, as they share its rows."""
-        import numpy as np
-
-        ks = sorted({r["k"] for r in self.runs})
-        return ks, np.array([self.right[[i for i, r in enumerate(self.runs) if r["k"] == k]].mean(0) for k in ks])
 
 
 def outcomes(results: Sequence[dict[str, Any]], which: str = "test") -> Outcomes | str:
@@ -63,50 +54,6 @@ def outcomes(results: Sequence[dict[str, Any]], which: str = "test") -> Outcomes
         return f"no {which} rows"
     right = np.array([[s == g for s, g in zip(row, gold, strict=True)] for row in said], dtype=float)
     return Outcomes(ids, gold, said, right, list(results))
-
-
-def checked(results: Sequence[dict[str, Any]]) -> Outcomes | str:
-    """Test outcomes whose share of right rows is the accuracy that the records state; else why not."""
-    if not results or any(not r["test"] or r["test"]["metrics"].get("accuracy") is None for r in results):
-        return "no test accuracy, so no score that is a mean over rows"
-    found = outcomes(results)
-    if isinstance(found, str):
-        return found
-    for result, share in zip(results, found.right.mean(1), strict=True):
-        if abs(float(share) - result["test"]["metrics"]["accuracy"]) > 1e-9:
-            return "accuracy is not the share of rows whose label is the gold label"
-    return found
-
-
-def accuracy_interval(results: Sequence[dict[str, Any]], level: float = 0.95) -> Interval | str:
-    """Interval of test accuracy over runs and rows; a sentence where there is none."""
-    found = checked(results)
-    return found if isinstance(found, str) else score_interval(found.by_split()[1], level)
-
-
-def compare_runs(
-    a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]], names: tuple[str, str], level: float = 0.95
-) -> Comparison | str:
-    """A minus B in test accuracy, paired by split number and test row; a sentence where they can't be paired."""
-    left, right = checked(a), checked(b)
-    for name, found in zip(names, (left, right), strict=True):
-        if isinstance(found, str):
-            return f"{name}: {found}"
-    assert isinstance(left, Outcomes) and isinstance(right, Outcomes)
-    hashes = [one.runs[0]["rows"]["test"]["sha256"] for one in (left, right)]
-    if hashes[0] != hashes[1] or left.ids != right.ids:
-        return f"{names[0]} and {names[1]} are scored on different test rows"
-    (ks, table), (other_ks, other) = left.by_split(), right.by_split()
-    common = [k for k in ks if k in other_ks]
-    if not common:
-        return f"{names[0]} and {names[1]} share no split number"
-    notes = []
-    if len(common) < max(len(ks), len(other_ks)):
-        notes.append(f"only the {len(common)} splits that both have")
-    if not same_splits(left.runs, right.runs, common):
-        notes.append("splits differ: runs are paired by number, which is right for independent splits")
-    pick, other_pick = [ks.index(k) for k in common], [other_ks.index(k) for k in common]
-    return compare(table[pick], other[other_pick], names, level=level, note="; ".join(notes))
 
 
 def same_splits(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]], ks: Sequence[int]) -> bool:

@@ -15,11 +15,13 @@ from typing import Any
 
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.protocol.records import canonical
-from fewnlu.reporting.layout import Table
-from fewnlu.reporting.names import method_name, model_name, split_name, task_name
+from fewnlu.reporting.layout import METRIC_NAMES, Table
+from fewnlu.reporting.names import method_name, model_name, score_name, split_name, task_name
 from fewnlu.reporting.outcomes import Outcomes, outcomes
+from fewnlu.reporting.overview import control, notes_of
 from fewnlu.reporting.studies import Study, Summary
 from fewnlu.reporting.sure import chosen_runs, sureness
+from fewnlu.reporting.tables import runs_text
 from fewnlu.reporting.texts import texts_of
 
 MOST_ROWS = 400  # wrong rows per study
@@ -84,8 +86,6 @@ def _study(number: int, s: Summary, out: Path) -> dict[str, Any]:
     order = list(study.runs)
     interval = sure.interval
     select = s.test.get("select")
-    wanted = study.config["task"].get("select") or study.config["task"]["metrics"]
-    majority = [s.controls["majority"][n] for n in wanted] if s.controls else []
     star = order.index(canonical(dict(s.choice.h))) if s.choice.h is not None else (0 if len(order) == 1 else -1)
     return {
         "id": number,
@@ -99,12 +99,17 @@ def _study(number: int, s: Summary, out: Path) -> dict[str, Any]:
         "folder": os.path.relpath(study.folder, out).replace(os.sep, "/"),
         "runs": study.n_runs,
         "failed": [f"k{f.get('k')}-r{f.get('rep')}: {str(f.get('error'))[:300]}" for f in study.failed[:20]],
-        "notes": [f"{text} ({n} of {study.n_runs} runs)" for text, n in s.warnings.items()]
-        + ([f"{len(study.damaged)} damaged run folders"] if study.damaged else []),
+        "done": runs_text(s),
+        "notes": [n for n in notes_of(s) if not n.startswith("failed: ")],
         "dev": [s.choice.mean, s.choice.std],
         "select": [select.mean, select.std] if select else None,
-        "test": {n: [v.mean, v.std] for n, v in s.test.items() if n != "select" or len(s.test) > 2},
-        "majority": sum(majority) / len(majority) if majority else None,
+        "test": [
+            [score_name(study.config) if n == "select" else METRIC_NAMES.get(n, n), [v.mean, v.std]]
+            for n, v in s.test.items()
+            if n != "select" or len(s.test) > 2
+        ],
+        "majority": control(s, "majority"),
+        "score": score_name(study.config),
         "interval": [interval.low, interval.high] if not isinstance(interval, str) and interval.known else None,
         "varied": interval if isinstance(interval, str) else "; ".join(filter(None, [interval.varied, interval.note])),
         "rho": s.rho,

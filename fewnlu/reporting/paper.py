@@ -9,20 +9,21 @@ from typing import Any
 
 from fewnlu.protocol.records import canonical
 from fewnlu.protocol.selection import DevScores, select
-from fewnlu.reporting.layout import MISSING, Table, mean_std, number, percent
-from fewnlu.reporting.names import method_name, model_name, split_name, task_name, tasks_of
+from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, mean_std, number, percent
+from fewnlu.reporting.names import (
+    method_name,
+    model_name,
+    seeds_differ,
+    seeds_text,
+    split_name,
+    study_file,
+    task_name,
+    tasks_of,
+)
 from fewnlu.reporting.studies import Spread, Study, Summary, dev_table
 from fewnlu.reporting.views import factor_values, order_values, spread_of
 
-METRIC_NAMES = {
-    "accuracy": "Acc",
-    "macro_f1": "F1",
-    "f1_binary": "F1a",
-    "group_em": "EM",
-    "answer_em": "EM",
-    "answer_f1": "F1",
-    "mcc": "MCC",
-}
+COLUMN_NAMES = METRIC_NAMES | {"accuracy": "Acc", "macro_f1": "F1"}
 OVER_RUNS = "Scores in percent: mean±sample std (n-1) over the K runs of h*, which was chosen on dev alone."
 
 
@@ -43,8 +44,7 @@ def _pivot(
     for s in summaries:
         name, task = row_of(s), task_name(s.study)
         if task in grid.get(name, {}):
-            seeds = " ".join(f"{k}{v}" for k, v in s.study.seeds.items())
-            name = f"{name} #{s.study.key[:8]} {seeds}"
+            name = f"{name} #{s.study.key[:8]} {seeds_text(s.study, '')}"
         grid.setdefault(name, {})[task] = s
     width = {t: max(len(cells(s, t)) for s in summaries if task_name(s.study) == t) for t in tasks}
     rows = []
@@ -65,7 +65,7 @@ def _score_columns(summaries: Sequence[Summary]) -> list[str]:
     columns = []
     for task in tasks_of([s.study for s in summaries]):
         names = _metrics(summaries, task)
-        columns += [task] if len(names) == 1 else [f"{task} {METRIC_NAMES.get(n, n)}" for n in names]
+        columns += [task] if len(names) == 1 else [f"{task} {COLUMN_NAMES.get(n, n)}" for n in names]
     return columns
 
 
@@ -95,6 +95,7 @@ def _groups(summaries: Sequence[Summary], key: Callable[[Summary], Any]) -> dict
 def patterns(summaries: Sequence[Summary]) -> list[Table]:
     """Table 1: per pattern the best h on dev and its test score; the best pattern on dev is a labelled row (I025)."""
     out = []
+    seeded = seeds_differ([s.study for s in summaries])
     for s in summaries:
         study = s.study
         by_pattern: dict[Any, list[DevScores]] = defaultdict(list)
@@ -121,8 +122,8 @@ def patterns(summaries: Sequence[Summary]) -> list[Table]:
         title = f"Table 1 layout: patterns of {task_name(study)}, {method_name(study)}, {model_name(study)}, "
         out.append(
             Table(
-                f"table1-{study.name}",
-                title + split_name(study),
+                f"table1-{study_file(study)}",
+                title + split_name(study) + (f", seeds {seeds_text(study)}" if seeded else ""),
                 ["pattern", *names, "dev", "test", "std"],
                 rows,
                 ["Per pattern the h with the highest dev mean; percent; std over its runs (n-1)."],
@@ -181,6 +182,7 @@ def sensitivity(summaries: Sequence[Summary]) -> Table | None:
     """Table 4: one factor at a time around h*; std over its values of the means, dev and test."""
     studies = [s.study for s in summaries]
     rows = []
+    seeded = seeds_differ([s.study for s in summaries])
     for s in summaries:
         if s.choice.h is None:
             continue
@@ -193,6 +195,8 @@ def sensitivity(summaries: Sequence[Summary]) -> Table | None:
             dev, test = spread_of(values)
             shown = ", ".join(f"{v[0]:g}" if isinstance(v[0], float) else str(v[0]) for v in values)
             who = [task_name(s.study), method_name(s.study), model_name(s.study), split_name(s.study)]
+            if seeded:
+                who[3] += f" {seeds_text(s.study)}"
             rows.append([*who, factor, percent(dev), percent(test), str(len(values)), shown])
     if not rows:
         return None
@@ -290,7 +294,7 @@ def studies_table(summaries: Sequence[Summary]) -> Table:
         rows.append(
             [
                 *(task_name(study), method_name(study), model_name(study), split_name(study)),
-                " ".join(f"{k}={v}" for k, v in study.seeds.items()),
+                seeds_text(study),
                 str(len(study.runs)),
                 f"{study.n_runs}" + (f" ({len(study.failed)} failed)" if study.failed else ""),
                 canonical(dict(s.choice.h)) if s.choice.h is not None else MISSING,
@@ -341,7 +345,7 @@ def seeds_table(studies: Sequence[Study], summaries: Sequence[Summary]) -> Table
         spread = Spread.of(means)
         study = found[0].study
         who = [task_name(study), method_name(study), model_name(study), split_name(study)]
-        seeds = "; ".join(" ".join(f"{k}={v}" for k, v in s.study.seeds.items()) for s in found if s.test)
+        seeds = "; ".join(seeds_text(s.study) for s in found if s.test)
         rows.append([*who, percent(spread.mean), percent(spread.std), str(spread.n), study.key[:8], seeds])
     header = ["task", "method", "model", "strategy", "test", "SD over seeds", "n", "study key", "seeds"]
     note = "Mean of the studies' test means and its sample SD (n-1) over seeds; h* is chosen anew for each."

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError
+from fewnlu.protocol.expected import read_expected
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.reporting.answers import answer_tables
 from fewnlu.reporting.checks import mixtures
-from fewnlu.reporting.commands import read
-from fewnlu.reporting.layout import Table
+from fewnlu.reporting.commands import out_folder, read
+from fewnlu.reporting.layout import Table, count
+from fewnlu.reporting.overview import notes_markdown, overview_table
 from fewnlu.reporting.paper import k_table, paper_tables, seeds_table, studies_table
 from fewnlu.reporting.status import gaps_text, read_status
 from fewnlu.reporting.studies import Summary, summarise
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         _print(args.format or "text", summaries, extra, warnings)
     else:
-        write(Path(args.out), args, summaries, [*extra, *paper_tables(summaries)], warnings, several)
+        write(out_folder(args.out), args, summaries, [*extra, *paper_tables(summaries)], warnings, several)
     missing = _missing(args.dirs)
     if missing:
         print(f"\n{missing}", file=sys.stderr if args.out is not None or args.format else sys.stdout)
@@ -47,6 +49,8 @@ def _missing(dirs: Sequence[Path | str]) -> str:
     """Runs that the sweeps' commands asked for and that are not done; a half-done sweep must not look whole."""
     parts = []
     for folder in map(Path, dirs):
+        if not read_expected(folder):
+            continue  # no command is known, so nothing can be missing: no need to look at every run again
         wanted = [run for run in read_status(folder).runs if run.wanted]
         gaps = [run for run in wanted if run.state != "done"]
         if gaps:
@@ -60,16 +64,23 @@ def _print(form: str, summaries: Sequence[Summary], extra: list[Table], warnings
     if form == "text":
         print("\n\n".join([studies_text(summaries), *(t.text() for t in extra)]))
     elif form == "markdown":
-        print(markdown([*extra, *paper_tables(summaries)], warnings))
+        print(markdown(summaries, [*extra, *paper_tables(summaries)], warnings))
     else:
         print(studies_table(summaries).csv(), end="")
 
 
-def markdown(tables: Sequence[Table], warnings: Sequence[str]) -> str:
-    """All tables as one document."""
+def markdown(
+    summaries: Sequence[Summary], tables: Sequence[Table], warnings: Sequence[str], base: Path | None = None
+) -> str:
+    """One document: warnings, the studies with their notes, and all tables.
+
+    Args:
+        base: folder that it will lie in; records are named relative to it.
+    """
     lines = ["# Report", "", f"What intervals are about: {ESTIMAND}.", ""]
     lines += [f"- **Warning:** {w}" for w in warnings] + ([""] if warnings else [])
-    return "\n".join([*lines, *(t.markdown() for t in tables)])
+    studies = [overview_table(summaries, base).markdown(), *notes_markdown(summaries)]
+    return "\n".join([*lines, *studies, *(t.markdown() for t in tables)])
 
 
 def write(
@@ -82,14 +93,13 @@ def write(
 ) -> None:
     """Write what was asked for below `out` and say what was written."""
     wanted = {args.format} if args.format else {"markdown", "csv", "html"}
-    out.mkdir(parents=True, exist_ok=True)
     for text in warnings:
         print(f"warning: {text}", file=sys.stderr)
     if "text" in wanted:
         body = "\n\n".join([studies_text(summaries), *(t.text() for t in tables)])
         (out / "report.txt").write_text(body + "\n", encoding="utf-8")
     if "markdown" in wanted:
-        (out / "report.md").write_text(markdown(tables, warnings), encoding="utf-8")
+        (out / "report.md").write_text(markdown(summaries, tables, warnings, out), encoding="utf-8")
     if "csv" in wanted:
         (out / "tables").mkdir(exist_ok=True)
         for table in [studies_table(summaries), *tables]:
@@ -108,6 +118,7 @@ def write(
         except ConfigError as err:  # the extra is not installed: all else is written
             print(f"warning: {err}", file=sys.stderr)
     files = sorted({p.name for p in out.iterdir() if not p.name.startswith(".")})
-    print(f"{len(summaries)} studies → {out}: {', '.join(files)}" + (f"; {drawn} figures" if drawn else ""))
+    figures = f"; {count(drawn, 'figure')}" if drawn else ""
+    print(f"{count(len(summaries), 'study', 'studies')} → {out}: {', '.join(files)}{figures}")
     if drawn and len(summaries) > args.figures:
         print(f"figures of single studies: the first {args.figures} of {len(summaries)}; --figures N draws more")

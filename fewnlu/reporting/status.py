@@ -156,6 +156,8 @@ def _foreign(sweep: Path) -> list[str]:
     for directory, names, files in os.walk(sweep):
         depth = len(Path(directory).relative_to(sweep).parts)
         names[:] = [] if depth >= 3 else [n for n in sorted(names) if not n.startswith(".")]
+        if depth == 0 and "wandb" in names:  # summaries of studies, see protocol.studylog
+            names.remove("wandb")
         ignored = own if depth == 3 else {"multirun.yaml", "optimization_results.yaml"} if depth == 0 else set()
         found += [
             str((Path(directory) / f).relative_to(sweep))

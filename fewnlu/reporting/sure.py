@@ -1,4 +1,4 @@
-"""How sure a study's numbers are: interval of h*'s test accuracy, of rho, and how many splits are distinct."""
+"""How sure a study's numbers are: interval of h*'s test score, of rho, and how many splits are distinct."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from fewnlu.protocol.comparison import Correlation, spearman_interval
 from fewnlu.protocol.intervals import ESTIMAND, Interval
 from fewnlu.protocol.records import canonical
 from fewnlu.protocol.selection import mean
-from fewnlu.reporting.layout import MISSING, Table, number, percent
-from fewnlu.reporting.names import labels
-from fewnlu.reporting.outcomes import accuracy_interval, distinct_splits
+from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, number, percent
+from fewnlu.reporting.names import labels, score_name
+from fewnlu.reporting.outcomes import distinct_splits, outcomes
+from fewnlu.reporting.scores import SELECT, interval_of, names_of
 from fewnlu.reporting.studies import Study, Summary
 
 
 @dataclass(frozen=True)
 class Sureness:
-    """`interval`: of test accuracy of h*, or why there is none."""
+    """How sure the numbers of one study are.
+
+    Attributes:
+        interval: of the test score of h* (the mean of the metrics that select), or why there is none.
+        metrics: likewise of each of these metrics, where they are several.
+    """
 
     interval: Interval | str
+    metrics: dict[str, Interval | str]
     rho: Correlation
     splits: int
     distinct: int
@@ -57,8 +64,11 @@ def sureness(summary: Summary) -> Sureness:
 def _sureness(summary: Summary) -> Sureness:
     points = dev_test_means(summary.study)
     runs = chosen_runs(summary)
+    found = outcomes(runs) if runs and all(r["test"] for r in runs) else None
+    names = names_of(runs[0]["config"], SELECT) if runs else []
     return Sureness(
-        accuracy_interval(runs),
+        interval_of(runs, SELECT, found=found),
+        {name: interval_of(runs, name, found=found) for name in names} if len(names) > 1 else {},
         spearman_interval([p[1] for p in points], [p[2] for p in points]),
         len({r["k"] for r in runs}),
         distinct_splits(runs),
@@ -66,36 +76,42 @@ def _sureness(summary: Summary) -> Sureness:
 
 
 def sure_table(summaries: Sequence[Summary]) -> Table:
-    """One line per study: what the numbers of `show` can and cannot bear."""
+    """What the numbers of `show` can and cannot bear: one line per study, and one per metric where several select."""
     rows = []
-    notes: list[str] = []
     for name, summary in zip(labels([s.study for s in summaries]), summaries, strict=True):
-        found = sureness(summary)
-        interval, rho = found.interval, found.rho
-        if isinstance(interval, str):
-            shown, error, varied = MISSING, MISSING, interval
-        else:
-            shown = f"{percent(interval.low)} to {percent(interval.high)}" if interval.known else MISSING
-            error, varied = (
-                percent(interval.std_error),
-                interval.varied + (f"; {interval.note}" if interval.note else ""),
-            )
+        found, rho = sureness(summary), sureness(summary).rho
         across = f"{rho.low:.2f} to {rho.high:.2f}" if rho.low == rho.low else MISSING
-        rows.append(
-            [
-                name,
-                percent(None if isinstance(interval, str) else interval.estimate),
-                shown,
-                error,
-                varied,
-                f"{found.distinct} of {found.splits}",
-                number(rho.rho, 3),
-                across,
-                str(rho.n_points),
-                str(rho.tied),
-            ]
-        )
-    notes.append(f"95 % intervals are about: {ESTIMAND}. Standard errors are of the mean, not the spread of runs.")
-    notes.append("Spearman's rho over points of H, 95 % bootstrap over these points; runs and rows fixed.")
-    header = ["study", "test accuracy", "95 % interval", "std. error", "what varies", "distinct splits", "rho"]
-    return Table("sure", "How sure: h* of every study", [*header, "95 % of rho", "points", "tied on dev"], rows, notes)
+        of_rho = [number(rho.rho, 3), across, str(rho.n_points), str(rho.tied)]
+        splits = f"{found.distinct} of {found.splits}"
+        score, *cells, varied = _cells(score_name(summary.study.config), found.interval)
+        rows.append([name, score, *cells, splits, *of_rho, varied])
+        for metric, interval in found.metrics.items():
+            score, *cells, varied = _cells(METRIC_NAMES.get(metric, metric), interval)
+            rows.append([name, score, *cells, splits, *[""] * 4, varied])
+    header = ["study", "score", "test", "95 % interval", "std. error", "distinct splits"]
+    header += ["rho", "95 % of rho", "points", "tied on dev", "what varies"]
+    notes = [
+        f"95 % intervals are about: {ESTIMAND}. Standard errors are of the mean, not the spread of runs.",
+        "Spearman's rho over points of H, 95 % bootstrap over these points; runs and rows fixed.",
+    ]
+    if any("linearised" in row[-1] for row in rows):
+        notes.append("Linearised: F1 and MCC are no means over rows; each row counts by how it moves the score.")
+    return Table("sure", "How sure: h* of every study", header, rows, notes)
+
+
+def worth_a_table(summaries: Sequence[Summary]) -> list[Table]:
+    """`sure_table` as a list: empty where it would say nothing: a single study without an interval.
+
+    Studies whose rows were asked in words are left out: their own table tells decoding noise from row sampling.
+    """
+    usable = [s for s in summaries if s.study.runs and not any(r.get("answers") for r in chosen_runs(s))]
+    known = [s for s in usable if isinstance(found := sureness(s).interval, Interval) and found.known]
+    return [sure_table(usable)] if known or len(usable) > 1 else []
+
+
+def _cells(score: str, interval: Interval | str) -> list[str]:
+    if isinstance(interval, str):
+        return [score, MISSING, MISSING, MISSING, interval]
+    shown = f"{percent(interval.low)} to {percent(interval.high)}" if interval.known else MISSING
+    varied = "; ".join(filter(None, [interval.varied, interval.note]))
+    return [score, percent(interval.estimate), shown, percent(interval.std_error), varied]

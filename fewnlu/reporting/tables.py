@@ -10,9 +10,9 @@ from typing import Any
 
 from fewnlu.protocol.records import SHORT
 from fewnlu.reporting.average import averages
+from fewnlu.reporting.layout import METRIC_NAMES, count
+from fewnlu.reporting.names import score_name, seeds_differ, seeds_text
 from fewnlu.reporting.studies import Spread, Summary
-
-METRIC_NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "f1_binary": "F1", "mcc": "MCC"}
 
 
 def points(value: float, digits: int = 1) -> str:
@@ -20,9 +20,16 @@ def points(value: float, digits: int = 1) -> str:
     return "–" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
 
 
+def alike(value: Spread) -> bool:
+    """Whether several runs have one and the same score, which must not look like a tiny spread (fault I021)."""
+    return value.n > 1 and value.std < 1e-12
+
+
 def spread(value: Spread) -> str:
-    """Mean ± sample standard deviation in points; the second half only where there are two runs."""
-    return points(value.mean) if math.isnan(value.std) else f"{points(value.mean)} ± {points(value.std)}"
+    """Mean ± sample standard deviation in points; the second half only where there are two runs that differ."""
+    return (
+        points(value.mean) if math.isnan(value.std) or alike(value) else f"{points(value.mean)} ± {points(value.std)}"
+    )
 
 
 def hp_text(h: Any) -> str:
@@ -37,26 +44,25 @@ def study_text(summary: Summary) -> str:
     config = study.config
     n_h = len(study.runs)
     title = f"{study.name}"
-    seeds = " ".join(f"{k}={v}" for k, v in study.seeds.items())
     lines: list[tuple[str, str]] = []
     if config:
         lines.append(
             (
                 "compared",
                 f"task {config['task']['name']}, method {config['method']['name']}, model "
-                f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds}",
+                f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds_text(study)}",
             )
         )
     select = config.get("task", {}).get("select") or config.get("task", {}).get("metrics") or ["score"]
-    what = " and ".join(METRIC_NAMES.get(m, m) for m in select)
-    what = f"mean of {what}" if len(select) > 1 else what
+    what = score_name(config)
     if choice.h is not None:
         tied = f"{choice.tied} tied on the dev mean" if choice.tied > 1 else "no tie"
         lines.append(("h*", hp_text(choice.h)))
         drawn = f" sampled by {study.sampled}" if study.sampled else ""
-        lines.append(("", f"best dev mean of {choice.candidates} points of H{drawn}, {tied}"))
+        lines.append(("", f"best dev mean of {count(choice.candidates, 'point')} of H{drawn}, {tied}"))
         dev = Spread(choice.mean, choice.std, len(study.runs[_canon(choice.h)]))
         note = f"{what}, mean ± std over {dev.n} runs" if dev.n > 1 else f"{what}, one run"
+        note = f"{what}, all {dev.n} runs score the same" if alike(dev) else note
         if not summary.test:
             note += f"; optimistic: best of |H| = {n_h}" if n_h > 1 else ""
         if knows_dev(study.runs[_canon(choice.h)]):
@@ -71,6 +77,8 @@ def study_text(summary: Summary) -> str:
             continue
         label = METRIC_NAMES.get(name, what if name == "select" else name)
         extra = f"variance {1e4 * value.variance:.2f} points²" if not math.isnan(value.std) else "one run"
+        if alike(value):
+            extra = f"no spread: all {value.n} runs score the same"
         base = ", ".join(f"{kind} {points(v[name])}" for kind, v in summary.controls.items() if name in v)
         lines.append(
             (
@@ -81,16 +89,30 @@ def study_text(summary: Summary) -> str:
     if study.runs and not summary.test:
         lines.append(("test", "no test set"))
     if summary.test:
-        rho = "not defined" if math.isnan(summary.rho) else f"{summary.rho:.3f}"
-        why = " (fewer than 3 points, or a constant vector)" if math.isnan(summary.rho) else ""
-        lines.append(("Spearman", f"{rho}   dev against test means over {summary.n_points} points of H{why}"))
-    lines.append(("runs", _runs(summary)))
-    for failure in _distinct_failures(study.failed):
+        lines.append(("Spearman", rho_text(summary)))
+    lines.append(("runs", runs_text(summary)))
+    for failure in distinct_failures(study.failed):
         lines.append(("", failure))
     for text, n in summary.warnings.items():
         lines.append(("note", f"{text} ({n} of {study.n_runs} runs)"))
-    lines.append(("records", _relative(study.folder)))
+    lines.append(("records", relative(study.folder)))
     return title + "\n" + "\n".join(f"  {name:<9} {text}" for name, text in lines)
+
+
+def rho_text(summary: Summary) -> str:
+    """Spearman's rho with the points that it rests on, or why there is none."""
+    over = f"dev against test means over {count(summary.n_points, 'point')} of H"
+    if not math.isnan(summary.rho):
+        return f"{summary.rho:.3f}   {over}"
+    if not summary.n_points:
+        return "not defined   no point of H has both dev and test scores"
+    why = "fewer than 3" if summary.n_points < 3 else "a constant vector"
+    return f"not defined   {over}: {why}"
+
+
+def study_runs(summary: Summary) -> list[dict[str, Any]]:
+    """The runs of h*; none where nothing was selected."""
+    return summary.study.runs[_canon(summary.choice.h)] if summary.choice.h is not None else []
 
 
 def knows_dev(runs: Sequence[dict[str, Any]]) -> bool:
@@ -113,33 +135,35 @@ def _split(config: dict[str, Any], k_total: int | None) -> str:
     return f"{split['name']} ({', '.join(options)})" if options else str(split["name"])
 
 
-def _runs(summary: Summary) -> str:
+def runs_text(summary: Summary) -> str:
+    """How many runs are done, failed, missing or damaged."""
     study = summary.study
     wanted = study.wanted
     total = wanted * len({*study.runs, *(_canon(f["h"]) for f in study.failed if "h" in f)})
     text = f"{study.n_runs} of {total} done"
     if study.failed:
         text += f", {len(study.failed)} FAILED"
-    short = sorted({len(r) for r in study.runs.values() if len(r) < wanted})
+    short = [len(r) for r in study.runs.values() if len(r) < wanted]
     if short:
-        text += (
-            f"; {sum(len(r) < wanted for r in study.runs.values())} points have only {', '.join(map(str, short))} of "
-            f"{wanted} runs and are not compared"
-        )
+        have = ", ".join(map(str, sorted(set(short))))
+        text += f"; {count(len(short), 'point has', 'points have')} only {have} of {count(wanted, 'run')}"
+        text += " and is not compared" if len(short) == 1 else " and are not compared"
     if study.damaged:
-        text += f"; {len(study.damaged)} damaged: {', '.join(_relative(d) for d in study.damaged[:3])}"
+        text += f"; {len(study.damaged)} damaged: {', '.join(relative(d) for d in study.damaged[:3])}"
     return text
 
 
-def _distinct_failures(failed: Sequence[dict[str, Any]], most: int = 5) -> list[str]:
+def distinct_failures(failed: Sequence[dict[str, Any]], most: int = 5) -> list[str]:
+    """Failures with the same error as one line that counts them."""
     seen: dict[str, list[str]] = {}
     for one in failed:
         seen.setdefault(" ".join(str(one.get("error")).split())[:160], []).append(f"k{one.get('k')}-r{one.get('rep')}")
     out = [f"{len(runs)} x {text} ({', '.join(sorted(set(runs)))})" for text, runs in seen.items()]
-    return out[:most] + ([f"and {len(out) - most} other errors"] if len(out) > most else [])
+    return out[:most] + ([f"and {count(len(out) - most, 'other error')}"] if len(out) > most else [])
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
+    """A path as seen from the working directory, where it is below that."""
     text = os.path.relpath(path)
     return str(path) if text.startswith("..") else text
 
@@ -160,7 +184,9 @@ def overview_text(summaries: Sequence[Summary]) -> str:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("task", "method", "model", "split", "|H|", "runs", "dev of h*", "test of h*", "majority", "Spearman"):
+    seeded = seeds_differ([s.study for s in summaries])
+    names = ["task", "method", "model", "split", *(["seeds"] if seeded else [])]
+    for name in (*names, "|H|", "runs", "dev of h*", "test of h*", "majority", "Spearman"):
         table.add_column(name, justify="right" if name in {"|H|", "runs", "majority", "Spearman"} else "left")
     for s in summaries:
         config = s.study.config
@@ -169,12 +195,13 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         select = s.test.get("select")
         names = config["task"].get("select") or config["task"]["metrics"]
         majority = [s.controls["majority"][n] for n in names] if s.controls else []
-        dev = Spread(s.choice.mean, s.choice.std, 0)
+        dev = Spread(s.choice.mean, s.choice.std, len(study_runs(s)))
         table.add_row(
             config["task"]["name"],
             config["method"]["name"],
             str(config["model"]["name"]),
             _split(config, s.study.k_total),
+            *([seeds_text(s.study)] if seeded else []),
             str(len(s.study.runs)),
             f"{s.study.n_runs}" + (f" ({len(s.study.failed)} failed)" if s.study.failed else ""),
             spread(dev),
@@ -191,6 +218,7 @@ def overview_text(summaries: Sequence[Summary]) -> str:
             config["method"]["name"],
             str(config["model"]["name"]),
             _split(config, first.k_total),
+            *([seeds_text(first)] if seeded else []),
             "",
             "",
             points(one.dev),

@@ -44,7 +44,7 @@ from wandb.proto import wandb_internal_pb2 as pb
 out = []
 for name in sys.argv[1:]:
     # LevelDB log: 7 bytes of header, then records of checksum (4), length (2), kind (1), in blocks of 32 KiB
-    data, at, part, run = open(name, "rb").read(), 7, b"", {"config": {}, "exit": None}
+    data, at, part, run = open(name, "rb").read(), 7, b"", {"config": {}, "summary": {}, "exit": None}
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:
             at += 32768 - at % 32768
@@ -58,7 +58,10 @@ for name in sys.argv[1:]:
         record.ParseFromString(part)
         what = record.WhichOneof("record_type")
         if what == "run":
-            run["id"], run["group"] = record.run.run_id, record.run.run_group
+            run["id"], run["group"], run["job_type"] = record.run.run_id, record.run.run_group, record.run.job_type
+        if what == "summary":
+            for item in record.summary.update:
+                run["summary"][item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
         if what in ("run", "config"):
             for item in (record.run.config if what == "run" else record.config).update:
                 run["config"][item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
@@ -69,7 +72,8 @@ print(json.dumps(out))
 """
 
 
-def _offline_runs(folder: Path) -> list[dict[str, Any]]:
+def offline_runs(folder: Path) -> list[dict[str, Any]]:
+    """What W&B keeps of the runs below a folder: id, group, job type, config, summary and exit status."""
     files = sorted(folder.rglob("*.wandb"))
     done = subprocess.run([sys.executable, "-c", _READ, *map(str, files)], capture_output=True, text=True, check=True)
     return list(json.loads(done.stdout))
@@ -100,13 +104,14 @@ def test_i114_three_runs_in_one_process_are_three_wandb_runs(place: Workplace, m
     found = place.run("logger=wandb", "split.k=3", "hp.max_steps=2")
     assert time.monotonic() - start < 100
     assert [r["k"] for r in found] == [0, 2] and [f["k"] for f in failures(place.folder / "s")] == [1]
-    runs = sorted(_offline_runs(place.folder), key=lambda r: r["config"]["k"])
+    runs = sorted(offline_runs(place.folder), key=lambda r: r["config"]["k"])
     assert len({r["id"] for r in runs}) == 3 and len({r["group"] for r in runs}) == 1
     assert [r["config"]["k"] for r in runs] == [0, 1, 2]
     assert len({r["config"]["run_seed"] for r in runs}) == 3
     assert [r["exit"] for r in runs] == [0, 1, 0]
     for run, result in zip([runs[0], runs[2]], found, strict=True):
-        assert run["config"]["hp"] == result["h"] and run["config"]["model"] == result["config"]["model"]
+        assert run["config"]["hp"] == result["h"]
+        assert {name: run["config"][name] for name in result["config"]} == result["config"]  # as on disk
         assert not [leaf for leaf in _leaves(run["config"]) if isinstance(leaf, str) and "${" in leaf]
 
 

@@ -46,7 +46,7 @@ def test_a_toy_leaderboard_keeps_its_first_task():
     ]
     assert rank_table({("a", "x"): {"one": 1.0}}) is None
     left = rank_table({**toy, ("d", "x"): {"one": 1.0}})
-    assert left is not None and left.notes == ["1 studies left out: they lack a task"]
+    assert left is not None and left.notes == ["1 study left out for lack of a task"]
 
 
 def test_weighted_f1_is_printed_as_the_paper_does():

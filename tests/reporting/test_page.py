@@ -113,12 +113,12 @@ def test_sorts_filters_and_drills_down(browser, html):
         "s.dispatchEvent(new Event('change'))"
     )
     browser.js(pick, "CLS")
-    assert set(column("studies", 1)) == {"CLS"}
+    assert set(column("studies", 2)) == {"CLS"}
     browser.js(pick, "")
     browser.js(
         "const f = document.querySelector('[data-filter=studies]'); f.value = 'cv'; f.dispatchEvent(new Event('input'))"
     )
-    assert column("studies", 3) == ["CV (K=4)"]
+    assert column("studies", 4) == ["CV (K=4)"]
     assert column("studies", 12) == ["1"]  # failed
 
     browser.js("document.querySelector('[data-table=studies] tbody a').click()")
@@ -134,6 +134,23 @@ def test_sorts_filters_and_drills_down(browser, html):
     assert wrong and all(r[1] != r[2] for r in wrong)
     assert browser.js("return document.querySelectorAll('#crumbs a').length") == 3
     assert browser.errors() == []
+
+
+def test_seeds_that_differ_are_a_column_and_captions_are_text(browser, tmp_path):
+    tree = Tree(tmp_path / "main")
+    for train in (1, 2):
+        tree.study(hs=2, seeds={"data": 42, "split": 42, "train": train}, metrics=("accuracy", "macro_f1"))
+    html = write(tmp_path / "main")
+    browser.open(html)
+    assert [r[5] for r in browser.js(ROWS % "studies")] == ["train 1", "train 2"]
+    browser.open(html, "#/s/0")
+    text = browser.js("return document.getElementById('main').textContent")
+    assert "test mean of accuracy and macro-F1" in text and "12 of 12 done" not in text and "8 of 8 done" in text
+    assert "● k0-r0" in text and "[object" not in text
+    assert "95 % interval of test mean of accuracy and macro-F1" in text and "linearised" in text
+    ticks = browser.js("return [...document.querySelectorAll('figure svg text')].map(t => t.textContent)")
+    numbers = [t for t in ticks if t.replace(".", "").replace("-", "").isdigit()]
+    assert len(numbers) > 8 and all(len(t) <= 4 for t in numbers)  # round ones
 
 
 def wait(browser: Browser, title: str) -> None:
@@ -163,6 +180,13 @@ def test_keyboard_and_table_semantics(browser, html):
     assert browser.js("return [...document.querySelectorAll('table')].every(t => t.caption && t.caption.textContent)")
     assert browser.js("return [...document.querySelectorAll('input, select')].every(i => i.labels.length === 1)")
     assert browser.js("return document.documentElement.lang") == "en"
+    nodes = browser.command("Accessibility.getFullAXTree")["nodes"]
+    spoken = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+    assert ("columnheader", "test of h*") in spoken  # without the arrow, which aria-sort says
+    names = [name for role, name in spoken if role == "link"]
+    assert len(names) == 3 and all("toy, " in name and "seed" not in name for name in names)
+    assert ("button", "Dark theme") in spoken or ("button", "Light theme") in spoken
+    assert all(name for role, name in spoken if role in ("button", "link", "table", "region", "combobox", "img"))
     seen = []
     for _ in range(12):
         browser.keys("\ue004")

@@ -13,79 +13,15 @@ import numpy as np
 import pytest
 
 from fewnlu.protocol.records import PREDICTIONS, RESULT, canonical
-from fewnlu.report import main
 from fewnlu.reporting import checks, paper, views
 from fewnlu.reporting.compare import mean_ranks
 from fewnlu.reporting.export import stripped
 from fewnlu.reporting.layout import Table
-from fewnlu.reporting.outcomes import Outcomes, compare_runs, outcomes
+from fewnlu.reporting.outcomes import Outcomes, outcomes
+from fewnlu.reporting.scores import compare_runs
 from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.reporting.sure import chosen_runs, sure_table, sureness
-from tests.reporting.trees import Tree, sha
-
-
-def run(*args: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(a) for a in args])
-    return int(stop.value.code or 0)
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("sweep") / "main"
-    tree = Tree(root)
-    tree.study(k=16)
-    tree.study(method="cls", quality=-0.6)
-    for k in (2, 4):
-        tree.study(split="cv", k=k, k_total=k)
-    tree.study(task="cb", metrics=("accuracy", "macro_f1"))
-    return root
-
-
-def find(root: Path, **wanted: str):
-    found = [
-        s
-        for s in map(summarise, read_studies([root]))
-        if all(s.study.config[group]["name"] == name for group, name in wanted.items())
-    ]
-    return found if len(found) > 1 else found[0]
-
-
-def test_show_prints_everything_a_reader_needs(sweep, capsys):
-    assert run("show", sweep) == 0
-    text = capsys.readouterr().out
-    for part in ("h*", "Spearman", "How sure", "95 % interval", "new labelled sets are not covered", "K-curves"):
-        assert part in text
-    assert "splits with their training seeds, and test rows" in text
-
-
-def test_show_writes_tables_in_the_papers_layout(sweep, tmp_path, capsys):
-    assert run("show", sweep, "--out", tmp_path, "--no-figures") == 0
-    names = {p.stem.split("-")[0] for p in (tmp_path / "tables").iterdir()}
-    assert {
-        "studies",
-        "sure",
-        "k_curves",
-        "table1",
-        "table3a",
-        "table3b",
-        "table4",
-        "table5",
-        "table6",
-        "table7",
-    } <= names
-    with open(next((tmp_path / "tables").glob("table5-Multi*.csv")), newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["base model", "method", "CB Acc", "CB F1", "toy", "avg"]
-    both = next(r for r in rows if r[1] == "PET")
-    summary = find(sweep, task="cb")
-    accuracy = summary.test["accuracy"]
-    assert both[2] == f"{100 * accuracy.mean:.2f}±{100 * accuracy.std:.2f}"
-    only_cls = next(r for r in rows if r[1] == "CLS")
-    assert only_cls[-1] == "" and only_cls[2] == ""  # a missing task: no average over fewer tasks
-    markdown = (tmp_path / "report.md").read_text()
-    assert "| base model | method | CB Acc | CB F1 | toy | avg |" in markdown
-    assert (tmp_path / "index.html").is_file()
+from tests.reporting.trees import Tree, find, run, sha
 
 
 def test_every_number_is_traced_to_its_record(sweep, tmp_path, capsys):
@@ -180,7 +116,10 @@ def test_zero_shot_runs_say_that_seeds_have_no_effect(tmp_path, capsys):
     """Fault I021."""
     Tree(tmp_path / "s").study(hs=1, zero_shot=True)
     assert run("show", tmp_path / "s") == 0
-    assert "splits and training seeds had no effect" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "splits and training seeds had no effect" in text
+    (line,) = [x for x in text.splitlines() if x.startswith("  test ")]
+    assert "no spread: all 4 runs score the same" in line and "±" not in line
 
 
 def test_a_failed_run_leaves_the_others(tmp_path, capsys):
@@ -300,13 +239,11 @@ def test_absolute_paths_are_cut(text, expected):
     assert stripped({"a": [text]}) == {"a": [expected]}
 
 
-def test_no_test_set_and_other_metrics_have_no_interval(tmp_path, capsys):
-    tree = Tree(tmp_path / "s")
-    tree.study(has_test=False)
-    tree.study(task="f1", metrics=("macro_f1",))
+def test_no_test_set_has_no_interval(tmp_path, capsys):
+    Tree(tmp_path / "s").study(has_test=False)
     assert run("show", tmp_path / "s", "--out", tmp_path / "o", "--no-figures") == 0
-    table = sure_table([summarise(s) for s in read_studies([tmp_path / "s"])])
-    assert all(r[2] == "–" and "no test accuracy" in r[4] for r in table.rows)
+    (row,) = sure_table([summarise(s) for s in read_studies([tmp_path / "s"])]).rows
+    assert row[2:4] == ["–", "–"] and row[-1] == "no test score"
 
 
 def test_tables_escape_what_data_holds():

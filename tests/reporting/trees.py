@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fewnlu.protocol.records import Predictions, digest, h_name, write_failure, write_record
+from fewnlu.report import main
+from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.tasks import sources
+from fewnlu.tasks.metrics import compute
 from fewnlu.tasks.task import task_from_config
 
 LABELS = ["negative", "positive"]
@@ -41,13 +45,16 @@ class Tree:
     Args:
         root: the sweep's folder; the task's rows are written to `<root>-data`.
         texts: of the test rows; half are negative.
+        grouped: rows are answers to questions of three, as in MultiRC; their ids are QUESTION-ANSWER.
     """
 
-    def __init__(self, root: Path, n_test: int = 60, texts: dict[int, str] | None = None) -> None:
-        self.root, self.n_test = root, n_test
+    def __init__(
+        self, root: Path, n_test: int = 60, texts: dict[int, str] | None = None, grouped: bool = False
+    ) -> None:
+        self.root, self.n_test, self.grouped = root, n_test, grouped
         self.data = root.parent / f"{root.name}-data"
         self.data.mkdir(parents=True, exist_ok=True)
-        self.ids = [f"t{i:03d}" for i in range(n_test)]
+        self.ids = [f"{i // 3}-{i % 3}" if grouped else f"t{i:03d}" for i in range(n_test)]
         self.gold = [LABELS[i % 2] for i in range(n_test)]
         rows = [
             {"id": i, "text": (texts or {}).get(n, f"text number {n}"), "label": g}
@@ -91,6 +98,8 @@ class Tree:
             "paradigm": {"name": "single"},
             "trainer": {},
         }
+        if self.grouped:
+            config["task"] |= {"id": "{question}-{answer}", "group": "{question}", "positive": "positive"}
         key = digest([config, test_sha or self.sha, labeled_sha])
         name = f"{task}-{method}-{model}-{split}-{key[:8]}"
         seeds = seeds or {"data": 42, "split": 42, "train": 42}
@@ -129,11 +138,13 @@ class Tree:
         flip = dict(zip(LABELS, reversed(LABELS), strict=True))
         said = [g if r else flip[g] for g, r in zip(self.gold, right, strict=True)]
         dev = round(float(np.clip(p.mean() + 0.06 * rng.normal(), 0, 1)) * 32) / 32
-        accuracy = float(right.mean())
 
-        def scored(value: float) -> dict[str, Any]:
-            found = {m: value - 0.05 * i for i, m in enumerate(metrics)}
+        def scored(found: dict[str, float]) -> dict[str, Any]:
             return {"metrics": found, "select": sum(found.values()) / len(found)}
+
+        numbers = [[LABELS.index(one) for one in column] for column in (said, self.gold)]
+        meta = [{"group": i.split("-")[0]} for i in self.ids]
+        tested = compute(metrics, numbers[0], numbers[1], LABELS, meta, positive="positive")
 
         control = {kind: dict.fromkeys(metrics, 0.5) for kind in ("majority", "chance")}
         split = digest([k, "split"])
@@ -153,8 +164,8 @@ class Tree:
             "looks": [[6, dev - 0.1], [12, dev], [18, dev - 0.05]],
             "chosen_step": 12,
             "steps_done": 18,
-            "dev": scored(dev),
-            "test": {**scored(accuracy), "controls": control} if has_test else None,
+            "dev": scored({m: dev - 0.05 * i for i, m in enumerate(metrics)}),
+            "test": {**scored(tested), "controls": control} if has_test else None,
             "warnings": ["no row of class positive in dev"] if k == 0 else [],
         }
         return result, predictions
@@ -162,3 +173,20 @@ class Tree:
 
 def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(*args: object) -> int:
+    """`python -m fewnlu.report ARGS` in this process; its exit status."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in args])
+    return int(stop.value.code or 0)
+
+
+def find(root: Path, **wanted: str) -> Any:
+    """The summary of the one study with these names of task, method, …; a list where several have them."""
+    found = [
+        s
+        for s in map(summarise, read_studies([root]))
+        if all(s.study.config[group]["name"] == name for group, name in wanted.items())
+    ]
+    return found if len(found) > 1 else found[0]
