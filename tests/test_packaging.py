@@ -14,6 +14,7 @@ import pytest
 
 from fewnlu.protocol.check import config_loader
 from fewnlu.protocol.compose import compose
+from fewnlu.protocol.records import digest
 from fewnlu.trainer_flags import RESERVED_FLAGS, TRAINER_FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +74,7 @@ def test_every_yaml_composes_and_is_read(loader, option):
         from fewnlu.tasks.task import task_from_config
 
         assert choice_from_config(cfg["task"]).labels if asked else task_from_config(cfg["task"]).grid
+        assert digest(cfg["task"])  # part of the study's key, whatever YAML makes of its keys (WiC: false and "False")
     if group == "split":
         from fewnlu.splits.strategy import build_strategy
 

@@ -90,6 +90,8 @@ def test_a_train_line_composes(words, folder, monkeypatch):
             read(expected, composed, hs)
 
     monkeypatch.setattr(check, "_add", add)
+    monkeypatch.setattr(check, "_ready", lambda *_: None)  # a tokenizer may not be at hand
+    monkeypatch.setattr(check, "remarks", lambda _: [])
     monkeypatch.setattr(grid, "kind_of", lambda cfg: cfg["model"]["kind"] or "masked")
     assert check.check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
 

@@ -40,7 +40,19 @@ def digest(value: Any, length: int = 64) -> str:
 
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no white space: equal values have equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    how: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "sort_keys": True}
+    try:
+        return json.dumps(value, **how)
+    except TypeError:
+        return json.dumps(_sortable(value), **how)
+
+
+def _sortable(value: Any) -> Any:
+    """Keys of several types within one mapping (WiC's labels are false and "False") as JSON writes them."""
+    if isinstance(value, dict):
+        mixed = len({isinstance(key, str) for key in value}) > 1
+        return {json.dumps(k) if mixed and not isinstance(k, str) else k: _sortable(v) for k, v in value.items()}
+    return [_sortable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def run_key(study: str, h: dict[str, Any], k: int, rep: int, rows: dict[str, str | None], seeds: dict[str, int]) -> str:
