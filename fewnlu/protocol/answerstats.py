@@ -30,6 +30,7 @@ def expected_accuracy(questions: Sequence[Question], readings: Sequence[Reading]
         value += p
         variance += p * (1 - p)
     n = len(questions)
+    value = min(max(value, low), high)  # three sums of floats
     return {"value": value / n, "low": low / n, "high": high / n, "sd": math.sqrt(max(0.0, variance)) / n}
 
 
