@@ -10,6 +10,7 @@ from typing import Any
 FAMILIES = ("bert", "roberta", "albert", "deberta_v2", "llama", "gpt2")
 MORE_FAMILIES = ("distilbert", "electra", "modernbert")
 CAUSAL = ("llama", "gpt2")
+TAUGHT = "llama_masked"  # a causal model that was taught to fill masks
 HIDDEN, LAYERS, HEADS, POSITIONS = 32, 4, 4, 256
 
 SENTENCES = [
@@ -144,11 +145,37 @@ def tiny_model_dir(folder: Path, family: str, surplus: int = 0, seed: int = 0, *
     """Save a tiny random model and its tokenizer as `folder/tiny-<family>` and return that.
 
     Args:
-        family: one of `FAMILIES` or `MORE_FAMILIES`.
+        family: one of `FAMILIES` or `MORE_FAMILIES`, or `TAUGHT`.
         surplus, seed, config: see `tiny_model`.
     """
     target = folder / f"tiny-{family}"
+    if family == TAUGHT:
+        return _taught(folder, target, seed)
     tokenizer = tiny_tokenizer(family)
     tiny_model(family, tokenizer, surplus, seed, **config).save_pretrained(target)
     tokenizer.save_pretrained(target)
+    return target
+
+
+def tiny_adapter(file: Path, base: Path, rank: int = 4) -> Path:
+    """Write a random adapter for all projections of a causal model, with a mask embedding, as training leaves one."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    generator = torch.Generator().manual_seed(3)
+    own = {"mask_embedding": torch.randn(HIDDEN, generator=generator)}
+    for name, weight in load_file(base / "model.safetensors").items():
+        if "_proj.weight" in name:
+            stem, (out, inner) = name.removesuffix(".weight"), weight.shape
+            own[f"{stem}.lora_A.default.weight"] = 0.1 * torch.randn(rank, inner, generator=generator)
+            own[f"{stem}.lora_B.default.weight"] = 0.1 * torch.randn(out, rank, generator=generator)
+    save_file({name: tensor.half().contiguous() for name, tensor in own.items()}, file)
+    return file
+
+
+def _taught(folder: Path, target: Path, seed: int) -> Path:
+    from fewnlu.backbones.masked_next import build
+
+    base = tiny_model_dir(folder, "llama", seed=seed)
+    build(base, tiny_adapter(folder / "adapter.safetensors", base), target, "\u0100", "<|end|>")
     return target

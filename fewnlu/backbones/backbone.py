@@ -13,6 +13,7 @@ from fewnlu.backbones.adapter import MARK
 from fewnlu.backbones.enhanced_decoder import decoding, wants_decoder
 from fewnlu.backbones.head import find_head, whole_head
 from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
+from fewnlu.backbones.masked_next import all_see_all, moved_up, reads_masks
 from fewnlu.errors import ConfigError
 
 Kind = Literal["masked", "causal"]
@@ -36,6 +37,7 @@ class Backbone(nn.Module):
         uses_token_type: whether `token_type_ids` mean something to the model (spec 3.0: not for ALBERT and
             RoBERTa).
         adapter: whether LoRA is in its layers; then nothing else of the model is trained.
+        moved_up: whether it is a causal model that fills masks (`fewnlu.backbones.masked_next`).
         has_decoder: whether the LM head reads the enhanced mask decoder (DeBERTa-v2 as Microsoft stores it).
     """
 
@@ -55,6 +57,8 @@ class Backbone(nn.Module):
             and self.model_type != "albert"
         )
         self.has_decoder = wants_decoder(model)
+        self.moved_up = reads_masks(config)
+        self._dtype = model.get_input_embeddings().weight.dtype
         self.adapter = any(MARK in name for name, _ in model.named_parameters())
         model.eval()
         self._first_position: int | None = None
@@ -277,7 +281,7 @@ class Backbone(nn.Module):
         token_type_ids: Tensor | None,
         inputs_embeds: Tensor | None,
     ) -> Tensor:
-        inputs: dict[str, Any] = {"attention_mask": mask}
+        inputs: dict[str, Any] = {"attention_mask": all_see_all(mask, self._dtype) if self.moved_up else mask}
         if input_ids is not None:
             inputs["input_ids"] = input_ids
         else:
@@ -289,7 +293,8 @@ class Backbone(nn.Module):
             inputs["token_type_ids"] = token_type_ids
         if "use_cache" in self._accepts:
             inputs["use_cache"] = False
-        return self.model.base_model(**inputs)[0]
+        states: Tensor = self.model.base_model(**inputs)[0]
+        return moved_up(states) if self.moved_up else states
 
     @torch.no_grad()
     def _find_first_position(self) -> int | None:

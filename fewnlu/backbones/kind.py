@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fewnlu.errors import ConfigError, choices
 
 Kind = Literal["masked", "causal"]
-SOURCES = ("smollm2", "hub", "local")
+SOURCES = ("smollm2", "smollm2_mlm", "hub", "local")
 
 # Asked only where `architectures` does not tell (DeBERTa's hub configs have none; a headless BertModel has
 # the wrong one).
@@ -33,6 +33,8 @@ def model_kind(config: dict[str, Any]) -> Kind:
     Raises:
         ConfigError: neither `architectures` nor `model_type` tells; names `model_args.kind`.
     """
+    if config.get("fewnlu_reading") == "masked_next":  # see fewnlu.backbones.masked_next
+        return "masked"
     for architecture in config.get("architectures") or ():
         if str(architecture).endswith("ForMaskedLM"):
             return "masked"
@@ -84,7 +86,7 @@ def read_config(
     """Read a model's config.json without torch and without its weights.
 
     Args:
-        source: 'smollm2' (the embedded model), 'hub' or 'local'.
+        source: 'smollm2' or 'smollm2_mlm' (the embedded models), 'hub' or 'local'.
         name: the hub's OWNER/MODEL, for 'hub'.
         path: the model's folder, for 'local'.
         revision: branch, tag or commit on the hub.
@@ -95,6 +97,8 @@ def read_config(
     check_source(source, name, path)
     if source == "smollm2":
         return dict(_SMOLLM2_CONFIG)
+    if source == "smollm2_mlm":
+        return {**_SMOLLM2_CONFIG, "fewnlu_reading": "masked_next"}
     if source == "local":
         file = Path(str(path)).expanduser() / "config.json"
         if not file.is_file():

@@ -11,6 +11,7 @@ from fewnlu.backbones.adapter import add_lora
 from fewnlu.backbones.backbone import Backbone
 from fewnlu.backbones.enhanced_decoder import attach_positions
 from fewnlu.backbones.kind import Kind, model_kind, read_config
+from fewnlu.backbones.masked_next import reads_masks
 from fewnlu.backbones.weights import fingerprint, model_folder, weight_files
 from fewnlu.errors import ConfigError, choices
 
@@ -37,7 +38,7 @@ def load_backbone(
     caller trained is gone then. A call for other weights drops the copy that is kept.
 
     Args:
-        source: 'smollm2' (embedded, made on first use), 'hub' (`name`, `revision`), 'local' (`path`).
+        source: 'smollm2', 'smollm2_mlm' (embedded, made on first use), 'hub' (`name`, `revision`), 'local' (`path`).
         dtype: 'float32', 'bfloat16' or 'float16'.
         kind: 'masked' or 'causal' where config.json does not tell.
         adapter_rank: of LoRA adapters, which alone are trained; 0: none.
@@ -112,7 +113,7 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str, rank: int) -> 
         if config.model_type in ("deberta", "deberta-v2"):
             # transformers' default drops the head of Microsoft's files and makes a random one (fault I092).
             config.legacy = not any(name.startswith("lm_predictions.") for name in _names(files))
-        auto = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+        auto = AutoModelForMaskedLM if kind == "masked" and not reads_masks(config) else AutoModelForCausalLM
         with _quiet():
             loaded: Any = auto.from_pretrained(
                 folder,

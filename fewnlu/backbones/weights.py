@@ -12,6 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from fewnlu.backbones import smollm2_mlm
 from fewnlu.backbones.kind import check_source, hub_error
 from fewnlu.backbones.smollm2 import GGUF_SHA256, cache_dir, ensure_smollm2
 from fewnlu.errors import ConfigError
@@ -33,6 +34,8 @@ def model_folder(source: str, name: str | None, path: str | Path | None, revisio
     check_source(source, name, path)
     if source == "smollm2":
         return ensure_smollm2(progress=True)
+    if source == "smollm2_mlm":
+        return smollm2_mlm.ensure_smollm2_mlm()
     if source == "local":
         folder = Path(str(path)).expanduser()
         if not folder.is_dir():
@@ -81,7 +84,7 @@ def weights_sha(folder: Path) -> str:
 def fingerprint(
     source: str, name: str | None = None, path: str | Path | None = None, revision: str | None = None
 ) -> str:
-    """The hash that identifies a model (`weights_sha`), without torch; for the embedded model the pinned file's.
+    """The hash that identifies a model (`weights_sha`), without torch; for the embedded models the pinned file's.
 
     Equal to `Backbone.weights_sha` of the loaded model.
 
@@ -91,6 +94,8 @@ def fingerprint(
     check_source(source, name, path)
     if source == "smollm2":
         return GGUF_SHA256
+    if source == "smollm2_mlm":
+        return smollm2_mlm.fingerprint()
     return weights_sha(model_folder(source, name, path, revision))
 
 

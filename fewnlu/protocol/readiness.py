@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fewnlu.backbones import smollm2
+from fewnlu.backbones import smollm2, smollm2_mlm
 from fewnlu.backbones.kind import read_config
 from fewnlu.errors import ConfigError
 from fewnlu.protocol import devices
 from fewnlu.protocol.model import frozen_layers, kind_of, where
 from fewnlu.protocol.setup import Setup
 
+_MADE = {"smollm2": smollm2.is_made, "smollm2_mlm": smollm2_mlm.is_made}
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, its driver under WSL, AMD
 
@@ -41,7 +42,7 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True) -> None:
         if here:
             _check_device(setup.cfg["trainer"])
         _check_layers(setup.cfg)
-        if where(setup.cfg)[0] == "smollm2":
+        if where(setup.cfg)[0] in _MADE:
             smollm2.check_available()
     for setup in setups:
         if setup.cfg["method"]["input"] == "question":
@@ -66,10 +67,10 @@ def _check_words(tokenizer: Any, setup: Setup, pattern: Any) -> None:
 
 
 def _tokenizer(place: tuple[str, str | None, str | None, str | None], kind: str) -> Any:
-    """The model's tokenizer; None where the embedded model is still to be fetched, which the first run does."""
+    """The model's tokenizer; None where an embedded model is still to be fetched, which the first run does."""
     from fewnlu.backbones.weights import model_folder
 
-    if place[0] == "smollm2" and not smollm2.is_made():
+    if place[0] in _MADE and not _MADE[place[0]]():
         return None
     folder: Path = model_folder(*place)
     from fewnlu.backbones.loading import load_tokenizer

@@ -1,4 +1,4 @@
-"""Tiny models of all families, built once a session; a cache of its own for every test."""
+"""Tiny models of all families, loaded; a cache of its own for every test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from fewnlu.backbones import loading
 from fewnlu.backbones.backbone import Backbone
-from tests.tiny import tiny_model_dir
 
 torch.set_num_threads(1)
 
@@ -23,24 +22,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     loading.forget()
 
 
-@pytest.fixture(scope="session")
-def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Family → the folder of its tiny model."""
-    made: dict[str, Path] = {}
-
-    def folder(family: str) -> Path:
-        if family not in made:
-            made[family] = tiny_model_dir(tmp_path_factory.mktemp("models"), family)
-        return made[family]
-
-    return folder
-
-
 @pytest.fixture
-def load(folder_of: Callable[[str], Path]) -> Callable[..., Backbone]:
+def load(tiny: Callable[[str], Path]) -> Callable[..., Backbone]:
     """Load the tiny model of a family: `load("bert", freeze_layers=2)`."""
 
     def load_family(family: str, **options: object) -> Backbone:
-        return loading.load_backbone("local", path=folder_of(family), **options)  # type: ignore[arg-type]
+        return loading.load_backbone("local", path=tiny(family), **options)  # type: ignore[arg-type]
 
     return load_family

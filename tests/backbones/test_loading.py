@@ -23,8 +23,8 @@ from tests.backbones.test_backbone import encode
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
-def copy(folder_of, family, to):
-    return shutil.copytree(folder_of(family), to / family)
+def copy(tiny, family, to):
+    return shutil.copytree(tiny(family), to / family)
 
 
 def rewrite(folder, change):
@@ -96,17 +96,17 @@ def test_a_sentence_vector_model_is_refused(tmp_path):
         ("llama", "model.norm.weight", "parts of it would be random"),
     ],
 )
-def test_any_missing_weight_is_refused(folder_of, tmp_path, family, key, says):
-    folder = copy(folder_of, family, tmp_path)
+def test_any_missing_weight_is_refused(tiny, tmp_path, family, key, says):
+    folder = copy(tiny, family, tmp_path)
     rewrite(folder, lambda tensors: {k: v for k, v in tensors.items() if k != key})
     with pytest.raises(ConfigError, match=says) as caught:
         load_backbone("local", path=folder)
     assert f"Missing: {key}" in str(caught.value)
 
 
-def test_tied_and_left_over_weights_are_no_reason(folder_of, tmp_path):
+def test_tied_and_left_over_weights_are_no_reason(tiny, tmp_path):
     """Tied tensors are not stored, and checkpoints often carry heads of other tasks."""
-    folder = copy(folder_of, "bert", tmp_path)
+    folder = copy(tiny, "bert", tmp_path)
     assert "cls.predictions.decoder.weight" not in load_file(folder / "model.safetensors")
     rewrite(folder, lambda tensors: tensors | {"cls.seq_relationship.weight": torch.zeros(2, 32)})
     assert load_backbone("local", path=folder).kind == "masked"
@@ -126,8 +126,8 @@ def test_untied_head_missing_is_refused_for_causal_models(tmp_path):
         load_backbone("local", path=tmp_path)
 
 
-def test_pickled_weights_are_refused(folder_of, tmp_path):
-    folder = copy(folder_of, "bert", tmp_path)
+def test_pickled_weights_are_refused(tiny, tmp_path):
+    folder = copy(tiny, "bert", tmp_path)
     (folder / "pytorch_model.bin").write_bytes(b"not read")
     assert load_backbone("local", path=folder).kind == "masked"  # safetensors go first
     (folder / "model.safetensors").unlink()
@@ -137,35 +137,35 @@ def test_pickled_weights_are_refused(folder_of, tmp_path):
         assert "save_pretrained" in str(caught.value)
 
 
-def test_errors_are_messages(folder_of, tmp_path):
+def test_errors_are_messages(tiny, tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'float32'"):
-        load_backbone("local", path=folder_of("bert"), dtype="float23")
+        load_backbone("local", path=tiny("bert"), dtype="float23")
     with pytest.raises(ConfigError, match=r"model_args\.kind='mask'.*did you mean 'masked'"):
-        load_backbone("local", path=folder_of("bert"), kind="mask")  # type: ignore[arg-type]
-    folder = copy(folder_of, "bert", tmp_path)
+        load_backbone("local", path=tiny("bert"), kind="mask")  # type: ignore[arg-type]
+    folder = copy(tiny, "bert", tmp_path)
     (folder / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_backbone("local", path=folder)
-    folder = copy(folder_of, "roberta", tmp_path)
+    folder = copy(tiny, "roberta", tmp_path)
     rewrite(folder, lambda tensors: tensors | {"lm_head.dense.weight": torch.zeros(8, 8)})
     with pytest.raises(ConfigError, match="cannot be read"):
         load_backbone("local", path=folder)
-    folder = copy(folder_of, "gpt2", tmp_path)
+    folder = copy(tiny, "gpt2", tmp_path)
     for file in folder.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(ConfigError, match=r"no tokenizer, found none of tokenizer\.json"):
         load_backbone("local", path=folder)
 
 
-def test_tokenizers_that_do_not_fit(folder_of, tmp_path):
-    folder = copy(folder_of, "bert", tmp_path)
+def test_tokenizers_that_do_not_fit(tiny, tmp_path):
+    folder = copy(tiny, "bert", tmp_path)
     tokenizer = tiny_tokenizer("bert")
     tokenizer.add_tokens(["<more>"])
     tokenizer.add_special_tokens({"pad_token": "<own pad>"})
     tokenizer.save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"'<own pad>' has id .* of another model"):
         load_backbone("local", path=folder)
-    folder = copy(folder_of, "gpt2", tmp_path)
+    folder = copy(tiny, "gpt2", tmp_path)
     with pytest.raises(ConfigError, match="no pad_token and no mask_token"):
         load_backbone("local", path=folder, kind="masked")
 
@@ -181,11 +181,11 @@ PICKLES = ["pytorch_model.bin", "model.pt", "model.ckpt", "adapter_model.bin", "
 
 
 @pytest.mark.parametrize("format", ["pickle", "zip"])
-def test_i121_i122_nothing_in_a_model_folder_is_unpickled_or_called(folder_of, tmp_path, monkeypatch, format):
+def test_i121_i122_nothing_in_a_model_folder_is_unpickled_or_called(tiny, tmp_path, monkeypatch, format):
     """Code in pickled weights beside safetensors is passed over, alone it is refused; `_instantiator` is just a key."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # as some set it for old checkpoints
-    folder = copy(folder_of, "bert", tmp_path)
+    folder = copy(tiny, "bert", tmp_path)
     for name in PICKLES:
         if format == "zip":
             torch.save({"state_dict": Evil(), "hyper_parameters": {"_instantiator": "os.abort"}}, folder / name)
@@ -205,10 +205,10 @@ def test_i121_i122_nothing_in_a_model_folder_is_unpickled_or_called(folder_of, t
     assert not Path("marker").exists()
 
 
-def test_remote_code_is_never_run(folder_of, tmp_path, monkeypatch):
+def test_remote_code_is_never_run(tiny, tmp_path, monkeypatch):
     """Refused where the classes are not transformers' own; where they are, the model's code is not looked at."""
     monkeypatch.chdir(tmp_path)
-    folder = copy(folder_of, "bert", tmp_path)
+    folder = copy(tiny, "bert", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     config |= {"auto_map": {"AutoConfig": "own.C", "AutoTokenizer": "own.T", "AutoModelForMaskedLM": "own.M"}}
     (folder / "own.py").write_text("open('marker', 'w')")
@@ -223,9 +223,9 @@ def test_remote_code_is_never_run(folder_of, tmp_path, monkeypatch):
     assert not Path("marker").exists()
 
 
-def test_i050_jobs_share_a_cold_cache_and_a_broken_one_costs_nothing(folder_of, tmp_path, monkeypatch):
+def test_i050_jobs_share_a_cold_cache_and_a_broken_one_costs_nothing(tiny, tmp_path, monkeypatch):
     """Four processes hash at once into one folder; then the place can't be written at all."""
-    expected = fingerprint("local", path=folder_of("bert"))
+    expected = fingerprint("local", path=tiny("bert"))
     for place, kept in ((tmp_path / "shared", True), (Path(os.devnull) / "cache", False)):
         monkeypatch.setenv("FEWNLU_CACHE", str(place))
         children = []
@@ -234,17 +234,17 @@ def test_i050_jobs_share_a_cold_cache_and_a_broken_one_costs_nothing(folder_of, 
             if child == 0:
                 code = 1
                 with contextlib.suppress(BaseException):
-                    code = int(fingerprint("local", path=folder_of("bert")) != expected)
+                    code = int(fingerprint("local", path=tiny("bert")) != expected)
                 os._exit(code)
             children.append(child)
         assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0, 0]
-        assert fingerprint("local", path=folder_of("bert")) == expected
+        assert fingerprint("local", path=tiny("bert")) == expected
         if kept:
             assert len(json.loads((place / "weights-sha256.json").read_text())) == 1
             assert [p.name for p in place.iterdir()] == ["weights-sha256.json"]
 
 
-def test_the_network_is_not_asked(folder_of, tmp_path, monkeypatch):
+def test_the_network_is_not_asked(tiny, tmp_path, monkeypatch):
     import socket
 
     def refuse(*args, **kwargs):
@@ -252,38 +252,38 @@ def test_the_network_is_not_asked(folder_of, tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert load_backbone("local", path=copy(folder_of, "llama", tmp_path)).is_causal
+    assert load_backbone("local", path=copy(tiny, "llama", tmp_path)).is_causal
 
 
-def test_hub_models_are_read_through_the_cache(folder_of, monkeypatch):
+def test_hub_models_are_read_through_the_cache(tiny, monkeypatch):
     import huggingface_hub
 
     asked = {}
 
     def snapshot(name, **options):
         asked.update(options, name=name)
-        return str(folder_of("bert"))
+        return str(tiny("bert"))
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: folder_of("bert") / "config.json")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: tiny("bert") / "config.json")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     backbone = load_backbone("hub", name="owner/model", revision="abc")
     assert asked["name"] == "owner/model" and asked["revision"] == "abc"
     assert not any(pattern.endswith((".bin", ".py")) for pattern in asked["allow_patterns"])
-    assert backbone.weights_sha == fingerprint("local", path=folder_of("bert"))
+    assert backbone.weights_sha == fingerprint("local", path=tiny("bert"))
 
 
-def test_fingerprint_tells_weights_apart(folder_of, tmp_path):
-    folder = copy(folder_of, "bert", tmp_path)
+def test_fingerprint_tells_weights_apart(tiny, tmp_path):
+    folder = copy(tiny, "bert", tmp_path)
     first = fingerprint("local", path=folder)
-    assert first == load_backbone("local", path=folder).weights_sha == fingerprint("local", path=folder_of("bert"))
+    assert first == load_backbone("local", path=folder).weights_sha == fingerprint("local", path=tiny("bert"))
     rewrite(folder, lambda tensors: {k: v + 1 for k, v in tensors.items()})
     assert fingerprint("local", path=folder) != first
 
 
 @pytest.mark.parametrize("change", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
-def test_fingerprint_tells_configs_and_tokenizers_apart(folder_of, tmp_path, change):
+def test_fingerprint_tells_configs_and_tokenizers_apart(tiny, tmp_path, change):
     """The same tensors read by another tokenizer, or under another config, are another model."""
-    folder = copy(folder_of, "roberta", tmp_path)
+    folder = copy(tiny, "roberta", tmp_path)
     first = fingerprint("local", path=folder)
     (folder / "README.md").write_text("not part of the model")
     (folder / "trainer_state.json").write_text("{}")
@@ -297,21 +297,21 @@ def test_fingerprint_tells_configs_and_tokenizers_apart(folder_of, tmp_path, cha
     assert fingerprint("smollm2") == GGUF_SHA256  # the embedded model's files are all made from this one
 
 
-def test_hashes_are_kept_and_the_cache_may_be_broken(folder_of, monkeypatch):
-    first = fingerprint("local", path=folder_of("bert"))
+def test_hashes_are_kept_and_the_cache_may_be_broken(tiny, monkeypatch):
+    first = fingerprint("local", path=tiny("bert"))
     store = weights.cache_dir() / "weights-sha256.json"
     assert len(json.loads(store.read_text())) == 1
     monkeypatch.setattr(weights.hashlib, "file_digest", None)  # a second reading of the file would fail
-    assert fingerprint("local", path=folder_of("bert")) == first
+    assert fingerprint("local", path=tiny("bert")) == first
     monkeypatch.undo()
     for broken in ("{", "[]"):
         store.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(broken)
-        assert fingerprint("local", path=folder_of("bert")) == first
+        assert fingerprint("local", path=tiny("bert")) == first
 
 
-def test_shards_are_hashed_together(folder_of, tmp_path):
-    folder = copy(folder_of, "llama", tmp_path)
+def test_shards_are_hashed_together(tiny, tmp_path):
+    folder = copy(tiny, "llama", tmp_path)
     load_backbone("local", path=folder).model.save_pretrained(tmp_path / "shards", max_shard_size="40KB")
     for file in folder.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "shards")

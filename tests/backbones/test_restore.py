@@ -106,10 +106,10 @@ print(digest(load_backbone("local", path={folder!r})))
 """
 
 
-def test_loaded_weights_depend_on_no_seed(folder_of, load):
+def test_loaded_weights_depend_on_no_seed(tiny, load):
     """I067: nothing is drawn when a model is read; new layers are the methods' and seeded there."""
     root = str(Path(__file__).resolve().parents[2])
-    code = _FRESH.format(root=root, folder=str(folder_of("bert")))
+    code = _FRESH.format(root=root, folder=str(tiny("bert")))
     done = subprocess.run([sys.executable, "-c", code, "43"], capture_output=True, text=True, check=True)
     torch.manual_seed(42)
     state = torch.get_rng_state()

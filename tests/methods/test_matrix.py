@@ -18,7 +18,7 @@ from fewnlu.protocol.setup import read_setup
 from fewnlu.protocol.trial import run_trial
 from tests.methods.shapes import SHAPES, write
 from tests.running import Workplace, config, failures, results
-from tests.tiny import FAMILIES
+from tests.tiny import FAMILIES, TAUGHT
 
 PARADIGMS = {
     "single": ["split.run=0"],
@@ -27,7 +27,7 @@ PARADIGMS = {
     "cross_clean": ["paradigm=ipet", "paradigm.generations=2", "paradigm.labeling=cross_clean", "split.run=0"],
 }
 AXES: list[list[str]] = [
-    list(FAMILIES), ["pet", "adapet", "ptuning", "cls"], list(PARADIGMS), list(SHAPES), ["0.0", "1.0"]
+    [*FAMILIES, TAUGHT], ["pet", "adapet", "ptuning", "cls"], list(PARADIGMS), list(SHAPES), ["0.0", "1.0"]
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fewnlu.protocol.lab import Lab
 from fewnlu.protocol.setup import read_setup
 from fewnlu.tasks.task import task_from_config
 from tests.running import Workplace, config
-from tests.tiny import CAUSAL, FAMILIES
+from tests.tiny import CAUSAL, FAMILIES, TAUGHT
 
 HP = {"pattern": 0, "lr": 1e-3, "max_steps": 4, "weight_decay": 0.01, "warmup_ratio": 0.0, "batch_size": 8}
 
@@ -60,7 +60,7 @@ def test_loss_equals_a_slow_reference(place: Workplace, family: str, monkeypatch
     assert abs(float(method.loss(batch)) - total / 9) <= 1e-6 * max(1.0, total / 9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, TAUGHT])
 def test_pet_learns_eight_rows_by_heart(place: Workplace, family: str) -> None:
     cfg = place.config(
         "data.n_labeled=8", "split=fixed", "hp.max_steps=40", "hp.lr=0.005", "hp.pattern=0", family=family
