@@ -35,10 +35,10 @@ def test_unknown_kind_names_the_key(config):
         model_kind(config)
 
 
-def test_local_and_embedded_configs(folder_of):
+def test_local_and_embedded_configs(tiny):
     assert model_kind(read_config("smollm2")) == "causal"
     for family in FAMILIES:
-        kind = model_kind(read_config("local", path=folder_of(family)))
+        kind = model_kind(read_config("local", path=tiny(family)))
         assert kind == ("causal" if family in CAUSAL else "masked")
 
 
@@ -70,12 +70,12 @@ def test_errors_name_key_value_and_remedy(tmp_path, monkeypatch):
         assert part in str(caught.value)
 
 
-def test_no_torch_is_imported(folder_of):
+def test_no_torch_is_imported(tiny):
     """A config error and the study key must not wait seconds for torch."""
     code = (
         "import sys; from fewnlu.backbones.kind import model_kind, read_config\n"
         "from fewnlu.backbones.weights import fingerprint\n"
-        f"p = {str(folder_of('bert'))!r}\n"
+        f"p = {str(tiny('bert'))!r}\n"
         "model_kind(read_config('local', path=p)); fingerprint('local', path=p); fingerprint('smollm2')\n"
         "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     )
