@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError, choices
 
 KEYS = {"final.steps": "median", "final.seeds": "3", "final.out": "", "final.overwrite": "false", "final.threads": ""}
@@ -36,8 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("study", type=Path, help="a study's folder, such as multirun/main/reviews-pet-…")
     parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args(argv)
-    # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_torch()
     try:
         values = dict(KEYS)
         seeds: dict[str, int] = {}

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
+from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError
 
 
@@ -55,7 +56,7 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
         what = "is a folder" if target.is_dir() else f"there is no folder {target.absolute().parent}"
         raise ConfigError(f"--out {target}: {what}; name a file in a folder that is there")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_torch()
     from fewnlu.protocol.saved import read_saved
     from fewnlu.tasks.streams import stream_rows
     from fewnlu.tasks.task import task_from_config

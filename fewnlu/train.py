@@ -18,6 +18,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from fewnlu.config import conf_dir
+from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError
 
 
@@ -27,6 +28,7 @@ def job(cfg: DictConfig) -> float | None:
     Returns:
         what a sweeper maximises; None where there is nothing (Optuna goes on after None, and breaks off after NaN).
     """
+    before_torch()  # this may be a process of a launcher's
     value = _trial(cfg)
     return None if math.isnan(value) else value
 
@@ -106,8 +108,7 @@ def main() -> None:
 
     from fewnlu.protocol import callback, stop
 
-    # With one core busy elsewhere, threads that wait by spinning slow each other down several times.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_torch()
     # argparse takes overrides in one piece only: `… -m search=none` would be refused without a useful word.
     args = get_args_parser().parse_intermixed_args()
     flags = list(sys.argv[1:])

@@ -24,6 +24,7 @@ SOURCES = sorted([*(ROOT / "fewnlu").rglob("*.py"), *(ROOT / "hydra_plugins").rg
 # A room may import its own files and what stands lower; rooms of equal rank do not know each other.
 RANK = {
     "errors": 0,
+    "determinism": 0,
     "trainer_flags": 1,
     "config": 2,
     "plugins": 2,
