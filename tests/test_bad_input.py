@@ -95,6 +95,8 @@ FILES: list[tuple[dict[str, Any] | str | None, str | None, str]] = [
     ("# @package _global_\nhydra: {job: {name: x}}\n", None, "# @package _global_"),
     ("defaults: [/hydra/launcher: joblib]\nname: mine\n", None, "defaults"),
     ("name: [mine\n", None, "mine.yaml"),
+    ("name: mine\npatterns: &p {0: *p}\n", None, "task=mine"),
+    (None, '{"id": "1", "text": ' + "[" * 100_000 + "\n", "mine-labeled.jsonl:1"),
     ("name: !!python/object/apply:os.abort []\n", None, "mine.yaml:1"),
     ("- a\n- b\n", None, "task"),
     ("\x00", None, "mine.yaml"),

@@ -180,6 +180,11 @@ def _load(loader: Any, overrides: list[str], config_name: str) -> DictConfig:
         mark = getattr(err, "problem_mark", None)
         where = f"{mark.name}:{mark.line + 1}" if mark else " ".join(overrides)
         raise ConfigError(f"{where}: no YAML: {getattr(err, 'problem', None) or err}") from None
+    except RecursionError:
+        raise ConfigError(
+            f"{' '.join(overrides)}: a file of these holds an alias (*name) inside its own anchor (&name), or is "
+            "nested without end; write the values out"
+        ) from None
     except AssertionError as err:  # omegaconf, for a key below an unset mapping
         raise ConfigError(f"{' '.join(overrides)}: {err}; give the whole mapping, as in KEY={{NAME: VALUE}}") from None
     except (HydraException, OmegaConfBaseException) as err:

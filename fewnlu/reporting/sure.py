@@ -89,7 +89,7 @@ def sure_table(summaries: Sequence[Summary]) -> Table:
             score, *cells, varied = _cells(METRIC_NAMES.get(metric, metric), interval)
             rows.append([name, score, *cells, splits, *[""] * 4, varied])
     header = ["study", "score", "test", "95 % interval", "std. error", "distinct splits"]
-    header += ["rho", "95 % of rho", "points", "tied on dev", "what varies"]
+    header += ["rho", "95 % of rho", "points", "tied points", "what varies"]
     notes = [
         f"95 % intervals are about: {ESTIMAND}. Standard errors are of the mean, not the spread of runs.",
         "Spearman's rho over points of H, 95 % bootstrap over these points; runs and rows fixed.",

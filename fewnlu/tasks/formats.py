@@ -39,6 +39,8 @@ def json_items(file: Iterable[bytes], path: str) -> Items:
             raise DataError(
                 f"{path}:{number}: broken JSON ({error.msg} at character {error.pos + 1}); expected one object a line"
             ) from None
+        except RecursionError:
+            raise DataError(f"{path}:{number}: nested too deeply; expected one flat object a line") from None
         if not isinstance(item, dict):
             raise DataError(f"{path}:{number}: {type(item).__name__} where a JSON object was expected")
         yield f"{path}:{number}", number, item
