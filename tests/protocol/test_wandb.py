@@ -34,6 +34,9 @@ main()
 """
 
 
+OF_RUNS = "k*-r*/wandb/offline-run-*/*.wandb"  # not the study's, which lies beside the sweep's studies
+
+
 class Server:
     """What `wandb sync` asks of a server, on loopback.
 
@@ -105,11 +108,11 @@ def test_an_interrupted_and_resumed_run_is_sent_once(place: Workplace, server: S
     argv += ["hp.max_steps=4", "runtime.threads=1"]
     killed = place.python("dies.py", *argv, DIES="1")
     assert killed.returncode == 9 and len(results(place.folder)) == 1, killed.stderr
-    assert len(list(place.folder.rglob("offline-run-*/*.wandb"))) == 2  # the killed one's is there
+    assert len(list(place.folder.rglob(OF_RUNS))) == 2  # the killed one's is there
     done = place.python("dies.py", *argv)
     assert done.returncode == 0, done.stderr
     keys = {one["key"] for one in results(place.folder)}
-    folders = sorted({p.parent for p in place.folder.rglob("offline-run-*/*.wandb")})
+    folders = sorted({p.parent for p in place.folder.rglob(OF_RUNS)})
     assert len(keys) == len(folders) == 2
     sent = subprocess.run(
         [sys.executable, "-m", "wandb", "sync", *map(str, folders)],
@@ -146,4 +149,4 @@ def test_i116_a_server_that_falls_silent_costs_one_warning(place: Workplace, ser
     assert done.returncode == 0, done.stderr
     assert "2 of 2 done" in done.stdout and done.stderr.count("logging offline") == 1
     assert len(server.runs) == 1
-    assert len(list(place.folder.rglob("offline-run-*/*.wandb"))) == 1
+    assert len(list(place.folder.rglob(OF_RUNS))) == 1
