@@ -2,6 +2,7 @@
 
     python -m benchmarks.crash --kills 200            random moments, then once before and inside each write
     python -m benchmarks.crash --kills 10 --no-writes
+    python -m benchmarks.crash --sigkill              SIGKILL alone at the random moments, else SIGTERM and SIGUSR too
 
 Every attempt is a process of its own, forked from this one so that torch is imported once. After each kill every
 result that is there must be one of the undisturbed sweep's, byte for byte; at the end all of them, and no other.
@@ -263,11 +264,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-writes", action="store_true")
+    parser.add_argument("--sigkill", action="store_true", help="no other signal at the random moments")
     args = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fewnlu-crash-") as name:
         crash = Crash(Path(name))
-        sweeps = crash.random_kills(args.kills, args.seed)
+        sweeps = crash.random_kills(args.kills, args.seed, SIGNALS[:1] if args.sigkill else SIGNALS)
         print(f"{args.kills} kills at random moments in {sweeps} sweeps: every result equal, none lost, none twice")
         if not args.no_writes:
             sweep = crash.fresh().sweep

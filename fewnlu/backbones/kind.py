@@ -9,6 +9,8 @@ from typing import Any, Literal
 from fewnlu.errors import ConfigError, choices
 
 Kind = Literal["masked", "causal"]
+# In the config.json of a causal model that was taught to fill masks, see fewnlu.backbones.masked_next.
+READING, MASKED_NEXT = "fewnlu_reading", "masked_next"
 SOURCES = ("smollm2", "smollm2_mlm", "hub", "local")
 
 # Asked only where `architectures` does not tell (DeBERTa's hub configs have none; a headless BertModel has
@@ -33,7 +35,7 @@ def model_kind(config: dict[str, Any]) -> Kind:
     Raises:
         ConfigError: neither `architectures` nor `model_type` tells; names `model_args.kind`.
     """
-    if config.get("fewnlu_reading") == "masked_next":  # see fewnlu.backbones.masked_next
+    if config.get(READING) == MASKED_NEXT:
         return "masked"
     for architecture in config.get("architectures") or ():
         if str(architecture).endswith("ForMaskedLM"):
@@ -98,7 +100,7 @@ def read_config(
     if source == "smollm2":
         return dict(_SMOLLM2_CONFIG)
     if source == "smollm2_mlm":
-        return {**_SMOLLM2_CONFIG, "fewnlu_reading": "masked_next"}
+        return {**_SMOLLM2_CONFIG, READING: MASKED_NEXT}
     if source == "local":
         file = Path(str(path)).expanduser() / "config.json"
         if not file.is_file():

@@ -17,15 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KEY, VALUE = "fewnlu_reading", "masked_next"
+from fewnlu.backbones.kind import MASKED_NEXT, READING
+
 MASK = "mask_embedding"  # the learned embedding's name in an adapter file
 SCALE = 2.0  # of the low-rank updates: lora_alpha / r, as `fewnlu.backbones.adapter` makes them
 
 
 def reads_masks(config: Any) -> bool:
     """Whether a config (transformers' object, or the parsed file) is of such a model."""
-    value = config.get(KEY) if isinstance(config, dict) else getattr(config, KEY, None)
-    return value == VALUE
+    value = config.get(READING) if isinstance(config, dict) else getattr(config, READING, None)
+    return value == MASKED_NEXT
 
 
 def all_see_all(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -70,7 +71,7 @@ def build(base: Path, adapter: Path, target: Path, mask_token: str, start_token:
     save_file(state, target / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(target)
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    (target / "config.json").write_text(json.dumps({**config, KEY: VALUE}, indent=1), encoding="utf-8")
+    (target / "config.json").write_text(json.dumps({**config, READING: MASKED_NEXT}, indent=1), encoding="utf-8")
     for name in ("generation_config.json", "LICENSE"):
         if (base / name).is_file():
             shutil.copy(base / name, target / name)

@@ -20,7 +20,9 @@ from fewnlu.decoding.constraint import Vocabulary
 from fewnlu.errors import ConfigError
 
 _MAX_QUERIES = 512  # paths, padding included, of one forward pass
-_ENOUGH, _ENOUGH_CPU = 8192, 256  # tokens from which a forward pass is as quick per token as a larger one
+# Tokens from which a forward pass is as quick per token as a larger one, and the share of padding that is worth a pass.
+_ENOUGH, _PADDING = 8192, 1 / 8
+_ENOUGH_CPU, _PADDING_CPU = 64, 1 / 32
 _FEW = 2048  # from so many tokens on the whole output matrix is multiplied
 
 
@@ -109,10 +111,10 @@ class TransformersForest(Forest):
             raise ValueError("a prompt is empty or no longer than the prefix")
         self.lengths = np.array([len(p) for p in prompts])
         self._prefix, self._n_prefix = prefix, n_prefix
-        enough = _ENOUGH_CPU if device.type == "cpu" else _ENOUGH
+        packing = (_ENOUGH_CPU, _PADDING_CPU) if device.type == "cpu" else (_ENOUGH, _PADDING)
         self._read: list[tuple[list[int], Any]] = []  # (rows, their cache), until paths make one of them
         roots: list[Tensor | None] = [None] * len(prompts)
-        for rows in groups([len(r) for r in self._rests], enough):
+        for rows in groups([len(r) for r in self._rests], *packing):
             cache, states = self._read_group(rows)
             self._read.append((rows, cache))
             for row, state in zip(rows, states, strict=True):
@@ -134,7 +136,9 @@ class TransformersForest(Forest):
         ids = torch.tensor([r + [pad] * (longest - len(r)) for r in rests], device=device)
         lengths = torch.tensor([len(r) for r in rests], device=device)
         mask = (torch.arange(longest, device=device) < lengths[:, None]).long()
-        seen = torch.cat([torch.ones(n, self._n_prefix, dtype=torch.long, device=device), mask], 1)
+        # Without a mask the kernel skips what lies ahead of each token.
+        plain = not self._n_prefix and len({len(r) for r in rests}) == 1
+        seen = None if plain else torch.cat([mask.new_ones(n, self._n_prefix), mask], 1)
         states = self.backend.base(cache, input_ids=ids, attention_mask=seen)
         return cache, states[torch.arange(n, device=device), lengths - 1].clone()
 
@@ -236,19 +240,20 @@ class TransformersForest(Forest):
         return torch.cat(parts).cpu().numpy(), torch.cat(norms).cpu().numpy()
 
 
-def groups(lengths: Sequence[int], enough: int) -> list[list[int]]:
-    """Rows of about equal length, so that little of what is read is padding: at most an eighth, or few tokens.
+def groups(lengths: Sequence[int], enough: int, padding: float) -> list[list[int]]:
+    """Rows of about equal length, so that little of what is read is padding.
 
     Args:
         lengths: of the rows.
         enough: groups of fewer tokens take another row in any case.
+        padding: share of padding in what larger groups read, at most.
     """
     found: list[list[int]] = []
     real = 0
     for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         longest = lengths[found[-1][0]] if found else 0
         padded = (len(found[-1]) + 1) * longest if found else 0
-        if found and (longest * len(found[-1]) < enough or padded <= (real + lengths[row]) * 8 / 7):
+        if found and (longest * len(found[-1]) < enough or (1 - padding) * padded <= real + lengths[row]):
             found[-1].append(row)
             real += lengths[row]
         else:

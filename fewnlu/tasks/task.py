@@ -5,6 +5,7 @@ Every error is found here, before a model or a row is read, and names the key (`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -161,7 +162,7 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"task.layout: unknown layout {layout!r}; {choices(layout, LAYOUTS)}")
     metrics = _metrics(cfg.get("metrics"), "task.metrics", METRICS)
-    group = None if cfg.get("group") is None else _text(cfg["group"], "task.group")
+    group = None if cfg.get("group") is None else _key(cfg["group"], "task.group")
     _check_metrics(name, metrics, labels, group)
     select = _metrics(cfg.get("select", list(metrics)), "task.select", metrics)
     positive = cfg.get("positive")
@@ -197,7 +198,7 @@ def task_from_config(cfg: Mapping[str, Any]) -> Task:
         label_column=column,
         label_values=MappingProxyType(values),
         id=None if row_id is None else _text(row_id, "task.id"),
-        unit=_text(cfg.get("unit", "{id}"), "task.unit"),
+        unit=_key(cfg.get("unit", "{id}"), "task.unit"),
         metrics=metrics,
         select=select,
         positive=positive,
@@ -228,6 +229,17 @@ def _check_metrics(name: str, metrics: tuple[str, ...], labels: tuple[str, ...],
             )
         if metric == "em" and group is None:
             raise ConfigError("task.group: em needs what counts as one question, e.g. '{idx}-{q}'")
+
+
+def _key(cfg: Any, where: str) -> str:
+    """A template of a row's key, such as '{idx}-{q}'."""
+    template = _text(cfg, where)
+    rest, places = re.subn(r"\{[^{}]+\}", "", template)
+    if not places or "{" in rest or "}" in rest:
+        raise ConfigError(
+            f"{where}: {template!r} is no template; expected a field, column or id in braces, as in '{{id}}'"
+        )
+    return template
 
 
 def _cls(cfg: Any, fields: Mapping[str, str]) -> Pattern | None:

@@ -240,8 +240,9 @@ def test_prompts_are_read_in_groups_with_little_padding():
     from fewnlu.decoding.transformers import groups
 
     lengths = [300, 100, 290, 40, 110, 10, 12, 280]
-    found = groups(lengths, 64)
+    found = groups(lengths, 64, 1 / 8)
     assert sorted(i for group in found for i in group) == list(range(8))
     assert [sorted(group) for group in found] == [[0, 2, 7], [1, 4], [3, 6], [5]]
-    assert groups(lengths, 10**6) == [sorted(range(8), key=lambda i: -lengths[i])]
-    assert groups([5], 64) == [[0]]
+    assert groups(lengths, 10**6, 1 / 8) == [sorted(range(8), key=lambda i: -lengths[i])]
+    assert groups([5], 64, 1 / 8) == [[0]]
+    assert [sorted(group) for group in groups(lengths, 64, 1 / 32)] == [[0, 2], [7], [4], [1], [3, 6], [5]]
