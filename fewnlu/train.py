@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,33 @@ def main() -> None:
             sys.exit(2)
     sweep = callback.expected.sweep if callback.expected is not None else None
     # Our sweeper has a scope of its own; under another one jobs could not be told to stop.
-    with contextlib.nullcontext() if sweep is None else stop.scope(sweep):
+    with contextlib.nullcontext() if sweep is None else stop.scope(sweep), _no_trial_completed(args.overrides):
         hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")(_task())()
     sys.exit(callback.status)
+
+
+@contextlib.contextmanager
+def _no_trial_completed(overrides: list[str]) -> Iterator[None]:
+    """Optuna asks for its best trial also where each one failed, and Hydra would end there without a summary."""
+    from fewnlu.protocol import callback
+
+    if "hydra/sweeper=optuna" not in overrides:
+        yield
+        return
+    asked = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that the error gets here
+    try:
+        yield
+    except ValueError as err:
+        if "No trials are completed" not in str(err):
+            raise
+        print("error: optuna has no best h, every trial failed (see above)", file=sys.stderr)
+        callback.status = 1
+        callback.SummaryCallback().on_multirun_end(callback.sweeping)
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if asked is not None:
+            os.environ["HYDRA_FULL_ERROR"] = asked
 
 
 def _task() -> Any:

@@ -70,6 +70,20 @@ def test_an_h_that_fails_costs_only_itself(
     assert "sampled by optuna" in out and "1 FAILED" in out and "the loss is nan" in err
 
 
+def test_where_every_h_fails_the_summary_says_so(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Optuna has no best trial then, and raises."""
+    _optuna()
+    real = Method.loss
+    monkeypatch.setattr(Method, "loss", lambda self, batch: real(self, batch) * float("nan"))
+    argv = [*place.base(), *SAMPLED, "search=none", "split.k=1", "hydra.sweeper.n_trials=2", "hp.lr=interval(1e-4,0.2)"]
+    assert command(monkeypatch, *argv, "-m") == 1
+    out, err = capsys.readouterr()
+    assert len(failures(place.folder)) == 2 and "2 FAILED" in out
+    assert "every trial failed" in err and "No trials are completed" not in err
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -14,10 +14,15 @@ from fewnlu.protocol.expected import Expected
 status = 0  # exit status of the command: 1 where a run failed or is missing
 expected: Expected | None = None  # what the command is to leave behind; None: whatever is in the folder
 submitted = 0  # jobs that go on without this command
+sweeping: Any = None  # Hydra's config of the sweep that was begun
 
 
 class SummaryCallback(Callback):
     """Prints the studies of the sweep's folder; a job that was killed elsewhere leaves this to the report command."""
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        global sweeping
+        sweeping = config
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         _summary(Path(config.hydra.sweep.dir), _logger(config))
