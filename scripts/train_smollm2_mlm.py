@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fewnlu.backbones.adapter import MARK, add_lora
 from fewnlu.backbones.loading import load_backbone
+from fewnlu.backbones.smollm2_mlm import START_TOKEN
 from fewnlu.methods.method import lr_factor
 
 MASK = "mask_embedding"
@@ -60,6 +61,7 @@ def train(args: Any) -> None:
     trained[MASK] = nn.Parameter(words.detach().float().mean(0))
     optimizer = torch.optim.AdamW(trained.values(), lr=args.lr, weight_decay=0.0)
     ids = tokens(args.corpus, tokenizer)
+    args.start = int(ids[0])
     held = max(args.length * args.batch, len(ids) // 50)  # the end of the corpus is never trained on
     start, losses = resume(args, trained, optimizer), []
     began = time.time()
@@ -83,21 +85,27 @@ def train(args: Any) -> None:
 
 
 def tokens(path: Path, tokenizer: Any) -> Tensor:
-    """The corpus as one row of token ids, passages separated by the end-of-text token."""
+    """The corpus as one row of token ids, each passage behind the token that texts begin with when they are scored."""
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     lines = [line.strip() for line in raw.decode().splitlines() if line.strip()]
     found = tokenizer(lines, add_special_tokens=False)["input_ids"]
-    return torch.tensor([i for one in found for i in (*one, tokenizer.eos_token_id)])
+    start = tokenizer.get_vocab().get(START_TOKEN, tokenizer.eos_token_id)
+    return torch.tensor([i for one in found for i in (start, *one)])
 
 
 def draw(ids: Tensor, args: Any, step: int) -> tuple[Tensor, Tensor]:
-    """Windows [batch, length] and where they are masked; seed and step alone decide, so a resumed run repeats."""
+    """Windows [batch, length] and where they are masked; seed and step alone decide, so a resumed run repeats.
+
+    A window begins with the start token, as every text does when it is scored.
+    """
     generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
     starts = torch.randint(len(ids) - args.length, (args.batch,), generator=generator)
     masked = torch.rand(args.batch, args.length, generator=generator) < args.rate
     masked[:, 0] = False  # nothing stands before the first token
     masked[:, 1] |= ~masked.any(1)
-    return ids[starts.unsqueeze(1) + torch.arange(args.length)], masked
+    windows = ids[starts.unsqueeze(1) + torch.arange(args.length)]
+    windows[:, 0] = args.start
+    return windows, masked
 
 
 def predict(model: Any, mask: Tensor, ids: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +136,7 @@ def save(
     args.out.mkdir(parents=True, exist_ok=True)
     half = {name: p.detach().half().contiguous() for name, p in trained.items()}
     _write(args.out / "adapter.safetensors", half, {"step": str(step), "rank": str(args.rank)})
-    state = {}
+    state: dict[str, Tensor] = {}
     for name, p in trained.items():
         own = optimizer.state[p]
         state |= {f"p.{name}": p.detach(), f"m.{name}": own["exp_avg"], f"v.{name}": own["exp_avg_sq"]}
