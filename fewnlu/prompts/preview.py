@@ -21,7 +21,7 @@ class Preview:
     """A row under a pattern.
 
     Attributes:
-        text: tokens joined by one space, runs of masks as [MASK]×3.
+        text: tokens joined by one space, runs of masks as [MASK]×3, trainable slots as [P1], [P2], …
         answers: what is read: "label <- words" or the candidates, the gold one marked with *.
         tokens: number of tokens; `cut` the text that was cut to fit.
     """
@@ -59,7 +59,9 @@ def preview(tokenizer: Any, kind: str, task: Task, pattern: Pattern, row: Row, l
         a, b = whole.input_ids, own.input_ids
         match = difflib.SequenceMatcher(None, a, b, autojunk=False)
         cut = [
-            tokenizer.decode(a[i:j]).strip() for tag, i, j, _, _ in match.get_opcodes() if tag in ("delete", "replace")
+            tokenizer.decode([t for t in a[i:j] if t >= 0]).strip()
+            for tag, i, j, _, _ in match.get_opcodes()
+            if tag in ("delete", "replace")
         ]
     return Preview(
         _shown(tokenizer, own), _answers(tokenizer, task, pattern, row, own), len(own.input_ids), " … ".join(cut)
@@ -67,7 +69,7 @@ def preview(tokenizer: Any, kind: str, task: Task, pattern: Pattern, row: Row, l
 
 
 def _shown(tokenizer: Any, row: Encoded) -> str:
-    names = tokenizer.convert_ids_to_tokens(row.input_ids)
+    names = [f"[P{-i}]" if i < 0 else tokenizer.convert_ids_to_tokens(i) for i in row.input_ids]
     if not row.read or row.input_ids[row.read[0]] != tokenizer.mask_token_id:
         return " ".join([*names, "→"])
     masks = len(row.read)

@@ -128,8 +128,11 @@ def _show(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
         f"{task.name} row {row.id}, unit {row.unit}, gold {row.label}, "
         f"tokens of {args.model or 'a toy tokenizer'} ({kind})"
     )
-    for pattern in task.patterns.values() if args.pattern is None else [task.pattern(args.pattern)]:
-        print(f"\npattern {pattern.id}: {pattern.template}")
+    slotted = list(task.ptuning.values()) if args.pattern is None else []
+    shown = list(task.patterns.values()) if args.pattern is None else [task.pattern(args.pattern)]
+    for pattern in (*shown, *slotted):
+        slots = "P-tuning " if pattern in slotted else ""
+        print(f"\n{slots}pattern {pattern.id}: {pattern.template}")
         if kind not in pattern.kinds:
             print(f"  for {', '.join(pattern.kinds)} models only")
             continue

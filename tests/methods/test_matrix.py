@@ -113,7 +113,7 @@ def test_i072_weight_zero_is_exactly_the_methods_loss(place: Workplace) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["+method=ptuning", "task=reviews"], r"method=ptuning: task reviews has no templates with trainable slots"),
+        (["+method=ptuning", "task=sst2"], r"method=ptuning: task sst2 has no templates with trainable slots"),
         (["+method=ptuning", "task=SHAPE", "hp.pattern=1"], r"hp\.pattern=1: .* has the patterns 3 for P-tuning"),
         (["+method=pet", "paradigm=ipet", "paradigm.labeling=all"], r"paradigm\.labeling='all'.*single, cross"),
         (["+method=pet", "paradigm=ipet", "paradigm.reps=1"], r"paradigm\.reps=1: .* repetitions are the teachers"),

@@ -19,10 +19,11 @@ def rendered(folder: Path, name: str) -> str:
     task, rows = sample(folder, name)
     tokenizer = toy_tokenizer(task, rows)
     out = []
-    for pattern in task.patterns.values():
+    for pattern in (*task.patterns.values(), *task.ptuning.values()):
         for kind in pattern.kinds:
             if kind == "masked" or usable_by_causal(pattern.template):
-                out.append(f"pattern {pattern.id}, {kind}")
+                slots = "P-tuning " if pattern is task.ptuning.get(pattern.id) else ""
+                out.append(f"{slots}pattern {pattern.id}, {kind}")
                 out += preview(tokenizer, kind, task, pattern, rows[0], rows).lines(task.max_length)
     return "\n".join(out) + "\n"
 
