@@ -17,44 +17,60 @@ def prepare(overrides: list[str], config_dir: str | None = None) -> list[str]:
     Raises:
         FewnluError: a choice that cannot be composed, or something that cannot be fetched.
     """
-    from fewnlu.protocol.check import config_loader
+    from fewnlu.protocol.check import config_loader, sweep_params
     from fewnlu.protocol.compose import parse
     from fewnlu.protocol.grid import expand
 
     loader = config_loader(config_dir)
-    # Hyper-parameters need no files; a method is asked for by composing, and any will do.
+    # Hyper-parameters need no files.
     asked = [ov for ov in parse(loader, overrides) if not ov.key_or_group.startswith(("hp.", "hydra"))]
-    lines = [ov.input_line for ov in asked if ov.key_or_group != "method"]
-    method = next((ov.input_line for ov in asked if ov.key_or_group == "method"), "+method=cls")
-    told: dict[str, None] = {}
-    for one in expand(loader, [method, *lines, "search=none"]).composed:
-        for line in (_rows(one.cfg), _model(one.cfg)):
-            if line not in told:
-                told[line] = None
-                print(line)
-    return list(told)
+    lines = [ov.input_line for ov in asked]
+    whole, params = sweep_params(loader, lines)
+    params = {k: v for k, v in params.items() if not k.startswith("hp.")}
+    named = "method" in whole or "+method" in params or any(ov.key_or_group == "method" for ov in asked)
+    known: set[str] = set()
+    told: list[str] = []
+    for one in expand(loader, [*lines, "search=none", *([] if named else ["+method=cls"])], params).composed:
+        for title, parts in (_rows(one.cfg, named), _model(one.cfg)):
+            if new := [part for part in parts if f"{title} {part}" not in known]:
+                known |= {f"{title} {part}" for part in new}
+                told.append(f"{title}: {', '.join(new)}")
+                print(told[-1])
+    return told
 
 
-def _rows(cfg: dict[str, Any]) -> str:
-    from fewnlu.tasks import sources
+def _rows(cfg: dict[str, Any], named: bool) -> tuple[str, list[str]]:
+    """What is read of a task: all that the method needs, or its rows where no method was named."""
+    from fewnlu.protocol.setup import read_setup
+    from fewnlu.tasks import choice, sources
     from fewnlu.tasks.task import task_from_config
 
-    task = task_from_config(cfg["task"])
-    data = sources.load(task, cfg["data"], cfg["seed"]["data"])
-    parts = [f"{len(data.labeled.rows)} labelled ({data.labeled.origin})"]
-    if data.test is not None:
-        parts.append(f"{len(data.test.rows)} test ({data.test.origin})")
-    return f"task {task.name}: {', '.join(parts)}"
+    pool = None
+    if named:
+        setup = read_setup(cfg)
+        labeled, test, pool = setup.data.labeled, setup.data.test, setup.pool
+    elif choice.is_choice(cfg["task"]):
+        labeled, test = (
+            sources.RowSet.of((), "none"),
+            choice.load_choice_rows(choice.choice_from_config(cfg["task"]), cfg["data"], "test"),
+        )
+    else:
+        data = sources.load(task_from_config(cfg["task"]), cfg["data"], cfg["seed"]["data"])
+        labeled, test = data.labeled, data.test
+    sets = (("labelled", labeled), ("test", test), ("unlabelled", pool))
+    parts = [f"{len(found.rows)} {name} ({found.origin})" for name, found in sets if found is not None and found.rows]
+    return f"task {cfg['task']['name']}", parts
 
 
-def _model(cfg: dict[str, Any]) -> str:
+def _model(cfg: dict[str, Any]) -> tuple[str, list[str]]:
     from fewnlu.backbones.weights import fingerprint, model_folder, weight_files
     from fewnlu.protocol.model import kind_of, model_name, where
 
     kind = kind_of(cfg)
     folder = model_folder(*where(cfg))
     size = sum(file.resolve().stat().st_size for file in weight_files(folder))
-    return f"model {model_name(cfg)}: {kind}, {size / 1e6:,.0f} MB in {folder}, {fingerprint(*where(cfg))[:8]}"
+    weights = fingerprint(*where(cfg))[:8]
+    return f"model {model_name(cfg)}", [f"{kind}, {size / 1e6:,.0f} MB in {folder}, {weights}"]
 
 
 def main(argv: list[str] | None = None) -> None:

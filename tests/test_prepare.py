@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fewnlu.errors import ConfigError
 from fewnlu.prepare import prepare
 from tests.running import SMALL, Workplace
 
@@ -28,6 +29,19 @@ def test_what_a_sweep_reads_is_told_once(place: Workplace, capsys: pytest.Captur
     assert capsys.readouterr().out.count("\n") == 3
 
 
+def test_what_an_experiment_names_is_fetched(place: Workplace) -> None:
+    """Its method, the choices that it sweeps, and unlabelled rows where they are read."""
+    own = [o for o in place.base() if "method" not in o]
+    told = prepare([*own, "experiment=methods"])
+    assert len(told) == 3 and "16 labelled" in told[0] and told[1].startswith("model ")
+    assert told[2] == "task reviews: 200 unlabelled (packaged reviews/unlabeled.jsonl)"
+    assert prepare([*own, "experiment=paradigms"])[0].endswith("200 unlabelled (packaged reviews/unlabeled.jsonl)")
+    told = prepare(["experiment=dutch_demo", "model=local", f"model_args.path={place.models('llama')}"])
+    assert [line.split(":")[0] for line in told if line.startswith("task")] == [
+        f"task {name}" for name in ("arc_nl", "dbrd", "dutch_cola", "global_mmlu_nl", "xlwic_nl")
+    ]
+
+
 def test_i124_a_model_of_the_hub_runs_offline_from_the_cache(place: Workplace) -> None:
     """The hub's cache as `prepare` leaves it; then HF_HUB_OFFLINE=1 and no socket may be opened."""
     home = place.folder / "hf"
@@ -46,3 +60,5 @@ def test_i124_a_model_of_the_hub_runs_offline_from_the_cache(place: Workplace) -
 def test_what_is_not_there_is_named(place: Workplace, tmp_path: Path) -> None:
     done = place.python("-m", "fewnlu.prepare", "model=local", "model_args.path=/no/model")
     assert done.returncode == 2 and "/no/model" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(ConfigError, match="task=revews: no such task; did you mean 'reviews'"):
+        prepare(["task=revews"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fewnlu.config import conf_dir
 from fewnlu.errors import ConfigError
@@ -73,7 +75,8 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
     for ov in parse(loader, overrides):
         if ov.is_sweep_override() and ov.key_or_group in ONE_A_COMMAND:
             raise ConfigError(f"{ov.input_line}: {ONE_A_COMMAND[ov.key_or_group]}")
-    first = [o.input_line if not o.is_sweep_override() else _first(o) for o in parse(loader, overrides)]
+    master, params = sweep_params(loader, overrides)
+    first = first_choice(loader, overrides, params)
     composed = compose(loader, first)
     check_launcher(composed)
     sweeper = composed.hydra.sweeper
@@ -81,11 +84,10 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
         setups = _check_foreign_sweeper(loader, overrides, first, composed, expected)
         _ready(expected, setups, composed)
         return expected
-    params = {k: str(v) for k, v in (sweeper.get("params") or {}).items()}
     plan = expand(loader, overrides, params)
-    master = _launcher_of(loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN).hydra)
+    launcher = _launcher_of(master.hydra)
     for one, hs in zip(plan.composed, plan.hs, strict=True):
-        if _launcher_of(one.hydra) != master:
+        if _launcher_of(one.hydra) != launcher:
             raise ConfigError(
                 f"a launcher that only some of the swept choices set would be ignored ({_named(one.hydra)} in "
                 f"'{' '.join(one.hydra.overrides.task)}'); choose it once, as in launcher=NAME"
@@ -201,10 +203,34 @@ def _named(node: Any) -> str:
     return str(node.runtime.choices.get("hydra/launcher"))
 
 
-def _first(ov: Any) -> str:
+def _first_of(ov: Any) -> str:
     if not ov.is_discrete_sweep():
         return f"{ov.get_key_element()}={ov.value().start}"
     return f"{ov.get_key_element()}={next(iter(ov.sweep_string_iterator()))}"
 
 
-__all__ = ["CONFIG_NAME", "check_command", "config_loader"]
+def sweep_params(loader: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """The sweep's own config, as Hydra composes it, and its ``hydra.sweeper.params`` where the sweeper is ours.
+
+    Raises:
+        ConfigError: it can't be composed.
+    """
+    try:
+        master = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
+    except (HydraException, OmegaConfBaseException):
+        compose(loader, first_choice(loader, overrides, {}))  # says what is wrong in our words
+        raise
+    sweeper = master.hydra.sweeper
+    own = sweeper.get("params") if sweeper.get("_target_") == OURS else None
+    return master, {str(k): str(v) for k, v in (own or {}).items()}
+
+
+def first_choice(loader: Any, overrides: Sequence[str], params: Mapping[str, str]) -> list[str]:
+    """Overrides of the first config of a sweep: of each list its first value; the command line wins over `params`."""
+    merged = {}
+    for ov in parse(loader, [*(f"{k}={v}" for k, v in params.items()), *overrides]):
+        merged[ov.get_key_element().lstrip("+")] = ov
+    return [_first_of(ov) if ov.is_sweep_override() else ov.input_line for ov in merged.values()]
+
+
+__all__ = ["CONFIG_NAME", "check_command", "config_loader", "first_choice", "sweep_params"]
