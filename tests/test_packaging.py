@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fewnlu.protocol.check import config_loader
+from fewnlu.protocol.check import config_loader, first_choice, sweep_params
 from fewnlu.protocol.compose import compose
 from fewnlu.protocol.records import digest
 from fewnlu.trainer_flags import RESERVED_FLAGS, TRAINER_FLAGS
@@ -67,6 +67,8 @@ def test_every_yaml_composes_and_is_read(loader, option):
         overrides = [f"+{option}" if group == "method" else option]
     else:
         overrides = [option, "+method=zeroshot" if asked else "+method=pet"]
+    if group == "experiment" and "+method:" in text:  # one that sweeps methods
+        overrides = first_choice(loader, [option], sweep_params(loader, [option])[1])
     cfg = compose(loader, overrides).cfg
     if group in {"task", "model", "method", "split", "paradigm", "logger"}:
         assert cfg[group]["name"] == name  # the file's name is the name in tables and folders
