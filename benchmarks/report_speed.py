@@ -10,6 +10,7 @@ on a machine that does other things look at the seconds of CPU.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import resource
 import shutil
@@ -74,15 +75,21 @@ def make_tree(root: Path, trials: int, k_total: int, studies: int) -> int:
                 run = digest([key, h, k], 16)
                 folder = root / name / h_name(h) / f"k{k}-r0-{run[:8]}"
                 result = _result(config, key, name, h, k, run, float(quality), rng)
+                meta: dict[str, Any] = {
+                    "seconds": 98.0,
+                    "versions": {"python": "3.11.7", "torch": "2.13.0"},
+                    "config": config,
+                }
                 if k not in first:
-                    meta = {"seconds": 98.0, "versions": {"python": "3.11.7", "torch": "2.13.0"}, "config": config}
                     write_record(folder, result, meta, _predictions(ids, quality, rng))
                     first[k] = folder
                 else:
                     folder.mkdir(parents=True)
-                    for file in ("meta.json", "predictions.parquet"):
-                        os.link(first[k] / file, folder / file)
-                    (folder / "result.json").write_bytes(to_json({"schema": 1, **result}))
+                    os.link(first[k] / "predictions.parquet", folder / "predictions.parquet")
+                    text = to_json({"schema": 1, **result})
+                    (folder / "result.json").write_bytes(text)
+                    meta["sha256"] = {"result.json": hashlib.sha256(text).hexdigest()}
+                    (folder / "meta.json").write_bytes(to_json(meta))
                 done += 1
     return done
 

@@ -184,6 +184,11 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
         if key not in known_top:
             hint = f" Groups are chosen as +{key}=NAME only for: method, experiment." if key in {"methods"} else ""
             raise ConfigError(f"unknown key '{key}': {choices(key, known_top)}.{hint}{shown}")
+    for name in (*SECTIONS, *GROUPS):
+        if cfg.get(name) is not None and not isinstance(cfg[name], dict):
+            raise ConfigError(
+                f"{name}={cfg[name]!r}: expected a mapping; set single keys, as in {name}.KEY=VALUE.{shown}"
+            )
     for name, schema in SECTIONS.items():
         _check_section(name, schema, cfg.get(name) or {}, shown)
     for name in GROUPS:

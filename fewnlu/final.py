@@ -101,6 +101,11 @@ def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
 
     runs: dict[str, list[tuple[dict[str, Any], Path]]] = defaultdict(list)
     for found in scan(study) if study.is_dir() else ():
+        if found.damage:
+            print(
+                f"warning: left out {found.folder}: {found.damage}; the sweep's command computes it anew",
+                file=sys.stderr,
+            )
         if found.result is not None and all(found.result["seeds"].get(n) == v for n, v in (seeds or {}).items()):
             runs[canonical(found.result["h"])].append((found.result, found.folder))
     every = [result for one in runs.values() for result, _ in one]
@@ -218,9 +223,10 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 def _report(name: str, facts: dict[str, Any], total: int, seeds: int, out: Path) -> str:
     lines = [f"{name}: h* on all {facts['trained_on']['n']} labelled rows, {facts['steps']} of {total} updates"]
+    over = "one seed" if seeds == 1 else f"mean ± std over {seeds} seeds"
     for metric, one in (facts["test"] or {}).get("metrics", {}).items():
         spread = "" if one["std"] is None else f" ± {100 * one['std']:.2f}"
-        lines.append(f"  test {metric}: {100 * one['mean']:.2f}{spread} (mean ± std over {seeds} seeds)")
+        lines.append(f"  test {metric}: {100 * one['mean']:.2f}{spread} ({over})")
     if not facts["test"]:
         lines.append("  no test set")
     return "\n".join([*lines, f"  model of the first seed: {out}", f"  python -m fewnlu.predict {out} rows.csv"])

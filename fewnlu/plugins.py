@@ -33,10 +33,21 @@ _trusted: list[str] = []
 
 
 def trust(modules: list[str]) -> None:
-    """Let parts come from these modules or packages; only called with what the command line names."""
+    """Let parts come from these modules or packages; only called with what the command line names.
+
+    Raises:
+        ConfigError: one of them is not there.
+    """
     _trusted[:] = modules
     if str(Path.cwd()) not in sys.path and modules:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does; a console script does not
+    for name in modules:
+        try:
+            there = importlib.util.find_spec(str(name)) is not None
+        except (ImportError, ValueError):
+            there = False
+        if not there:
+            raise ConfigError(f"trust=[{name}]: no such module; start the command where it lies, or install it")
 
 
 def find(kind: str, name: str) -> Any:

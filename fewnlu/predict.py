@@ -16,7 +16,7 @@ from fewnlu.errors import ConfigError, FewnluError
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; exit status 0, or 2 where the model or a row cannot be read (rows before it are written)."""
+    """Entry point; exit status 0, or 2 where the model or a row cannot be read."""
     parser = argparse.ArgumentParser(
         prog="python -m fewnlu.predict",
         description="Label rows with a saved model: a label, and the share of each label, per row.",
@@ -42,6 +42,9 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
     Args:
         out: file to write, '-' for the screen; None: ROWS.labels.csv.
 
+    A file appears whole, when the last row is labelled: until then, and where a row can't be read, what is done lies
+    beside it, with the ending ``.part``.
+
     Returns:
         how many rows, and where they went.
     """
@@ -49,7 +52,7 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
         raise ConfigError(f"--batch {batch}: expected 1 or more")
     target = rows.with_suffix(".labels.csv") if out is None else Path(out)
     if not rows.is_file():
-        raise ConfigError(f"{rows}: no such file")
+        raise ConfigError(f"{rows}: {'a folder, expected a file with rows' if rows.is_dir() else 'no such file'}")
     if target.resolve() == rows.resolve():
         raise ConfigError(f"--out {target}: that is the file with the rows")
     if out != "-" and (target.is_dir() or not target.absolute().parent.is_dir()):
@@ -71,8 +74,11 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
     predictor = Predictor(model)
     labels = list(task.labels)
     n = 0
+    part = target.with_name(f"{target.name}.part")
     with ExitStack() as stack:
-        file = sys.stdout if out == "-" else stack.enter_context(target.open("w", encoding="utf-8", newline=""))
+        if out != "-":
+            stack.callback(_tell_of, part)
+        file = sys.stdout if out == "-" else stack.enter_context(part.open("w", encoding="utf-8", newline=""))
         table = None if target.suffix == ".jsonl" else csv.writer(file)
         if table is not None:
             table.writerow(
@@ -87,7 +93,15 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
                 table.writerow([one.row.id, one.label, *(f"{one.scores[name]:.6g}" for name in labels)])
             else:
                 table.writerow([one.row.id, one.label, json.dumps(one.scores, ensure_ascii=False)])
+        if out != "-":
+            file.close()
+            part.replace(target)
     return n, "-" if out == "-" else str(target)
+
+
+def _tell_of(part: Path) -> None:
+    if part.exists():
+        print(f"not all rows are labelled; those that are lie in {part}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,13 @@ def precheck(args: Any) -> None:
     callback.expected = expected
     if note := expected.room():
         print(note, file=sys.stderr)
-    expected.write()
+    try:
+        expected.write()
+    except OSError as err:
+        raise ConfigError(
+            f"the sweep's folder {expected.sweep} can't be written ({err.strerror}); "
+            "start the command in a folder that can"
+        ) from None
 
 
 def main() -> None:

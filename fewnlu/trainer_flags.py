@@ -81,6 +81,11 @@ RESERVED_FLAGS = {
     "limit_train_batches": "hp.max_steps",
     "enable_checkpointing": "",
     "num_sanity_val_steps": "",
+    "fast_dev_run": "hp.max_steps",
+    "overfit_batches": "data.n_labeled",
+    "limit_test_batches": "data.limit_test",
+    "limit_predict_batches": "data.limit_test",
+    "max_time": "hp.max_steps",
     "default_root_dir": "sweep",
 }
 # Flags that say where and how a training runs, not what it computes (beyond float noise): no part of a study's key.

@@ -22,6 +22,7 @@ from fewnlu.protocol.grid import expand
 from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.readiness import check_ready
 from fewnlu.protocol.setup import Setup, read_setup
+from fewnlu.tasks.audit import spoilers
 
 OURS = "hydra_plugins.fewnlu_sweeper.FewnluSweeper"
 
@@ -114,6 +115,9 @@ def remarks(setups: Sequence[Setup]) -> list[str]:
     """What is odd about a command but can be run."""
     notes = []
     for setup in setups:
+        if setup.cfg["method"]["input"] != "question":
+            odd = [*setup.data.labeled.notes, *spoilers(setup.task, setup.data)]
+            notes += [f"task={setup.task.name}: {text}" for text in odd]
         n = min(len(setup.splits[k].train) for k in setup.ks)
         size = max((h.get("batch_size") or 0) for h in setup.hs)
         if size > n > 0:

@@ -167,7 +167,7 @@ def resolve_hp(cfg: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
                 f"hp.pattern={h['pattern']}: task {task.name} has the patterns {', '.join(map(str, patterns))}"
                 + (" for P-tuning (the number of slots)" if templates_of(cfg) == "ptuning" else "")
             )
-        elif not _readable(patterns[h["pattern"]], kind_of(cfg)):
+        elif not _readable(patterns[h["pattern"]], kind_of(cfg), f"task.{templates_of(cfg)}.{h['pattern']}.template"):
             raise ConfigError(
                 f"hp.pattern={h['pattern']}: in task {task.name} this pattern has a field after its mask, which a "
                 f"causal model cannot read; choose one of {', '.join(map(str, usable))}, or a masked model"
@@ -206,7 +206,7 @@ def usable_patterns(cfg: dict[str, Any]) -> list[int]:
     task = task_from_config(cfg["task"])
     kind, patterns = kind_of(cfg), patterns_of(cfg, task)
     grid = task.grid if templates_of(cfg) == "patterns" else sorted(patterns)
-    usable = [i for i in grid if _readable(patterns[i], kind)]
+    usable = [i for i in grid if _readable(patterns[i], kind, f"task.{templates_of(cfg)}.{i}.template")]
     usable = usable if templates_of(cfg) == "patterns" else usable[:1]
     if not usable:
         raise ConfigError(
@@ -216,13 +216,13 @@ def usable_patterns(cfg: dict[str, Any]) -> list[int]:
     return usable
 
 
-def _readable(pattern: Any, kind: str) -> bool:
+def _readable(pattern: Any, kind: str, where: str) -> bool:
     from fewnlu.prompts.template import parse as parse_template
     from fewnlu.prompts.template import usable_by_causal
 
     if kind not in pattern.kinds:
         return False
-    return kind != "causal" or bool(usable_by_causal(parse_template(pattern.template)))
+    return kind != "causal" or bool(usable_by_causal(parse_template(pattern.template, where)))
 
 
 def _patterns(cfg: dict[str, Any]) -> list[Any]:

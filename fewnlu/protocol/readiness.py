@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fewnlu.backbones import smollm2, smollm2_mlm
 from fewnlu.backbones.kind import read_config
 from fewnlu.errors import ConfigError
 from fewnlu.protocol import devices
-from fewnlu.protocol.model import frozen_layers, kind_of, where
+from fewnlu.protocol.model import adapter_rank, frozen_layers, kind_of, where
 from fewnlu.protocol.setup import Setup
 
 _MADE = {"smollm2": smollm2.is_made, "smollm2_mlm": smollm2_mlm.is_made}
@@ -42,6 +43,8 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True) -> None:
         if here:
             _check_device(setup.cfg["trainer"])
         _check_layers(setup.cfg)
+        if adapter_rank(setup.cfg) and find_spec("peft") is None:
+            raise ConfigError("model_args.adapter=lora needs the package peft: pip install 'fewnlu[lora]'")
         if where(setup.cfg)[0] in _MADE:
             smollm2.check_available()
     for setup in setups:
@@ -90,3 +93,5 @@ def _check_device(flags: dict[str, Any]) -> None:
     there = bool(devices.visible()) or any(Path(name).exists() for name in _DEVICE_FILES)
     if (wanted in ("gpu", "cuda") and not there) or (wanted == "mps" and sys.platform != "darwin"):
         raise ConfigError(f"trainer.accelerator={wanted}: this machine has none; use cpu, or auto for what there is")
+    if wanted == "tpu" and find_spec("torch_xla") is None:
+        raise ConfigError("trainer.accelerator=tpu needs the package torch_xla, which is not installed; use cpu or gpu")

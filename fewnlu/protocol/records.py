@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def run_key(study: str, h: dict[str, Any], k: int, rep: int, rows: dict[str, str
     return digest({"study": study, "h": h, "k": k, "rep": rep, "rows": rows, "seeds": seeds, "numerics": NUMERICS}, 16)
 
 
+_SEAL = re.compile(rb'"result\.json": "([0-9a-f]{64})"')
 SHORT = {
     "pattern": "p",
     "lr": "lr",
@@ -193,8 +195,12 @@ def read_result(folder: Path, key: str | None = None) -> dict[str, Any] | None:
     return _look(folder, key)[0]
 
 
-def _look(folder: Path, key: str | None = None) -> tuple[dict[str, Any] | None, str | None]:
-    """The result, and else why there is none (None: simply not there)."""
+def _look(folder: Path, key: str | None = None, sealed: bool = False) -> tuple[dict[str, Any] | None, str | None]:
+    """The result, and else why there is none (None: simply not there).
+
+    Args:
+        sealed: take it only as it was written, by the hash in meta.json.
+    """
     try:
         raw = (folder / RESULT).read_bytes()
         result = json.loads(raw)
@@ -209,7 +215,20 @@ def _look(folder: Path, key: str | None = None) -> tuple[dict[str, Any] | None, 
     name = f"k{result['k']}-r{result['rep']}-{str(result['key'])[:8]}"
     if (key is not None and result["key"] != key) or folder.name != name:
         return None, f"{RESULT} is another run's ({result['key']})"
+    if sealed and (wrong := _seal_broken(folder, raw)):
+        return None, wrong
     return result, None
+
+
+def _seal_broken(folder: Path, raw: bytes) -> str | None:
+    """Why a result is not the one that was written; the hash is looked for without parsing: reports read many."""
+    try:
+        seal = _SEAL.search((folder / META).read_bytes())
+    except OSError:
+        return f"{META} is missing"
+    if seal is None:
+        return f"{META} is damaged"
+    return None if seal[1].decode() == hashlib.sha256(raw).hexdigest() else f"{RESULT} was changed or cut off"
 
 
 @dataclass
@@ -239,7 +258,7 @@ def scan(root: Path) -> Iterator[Found]:
         if not {RESULT, FAILURE, META, PREDICTIONS, STARTED} & set(files):
             continue
         folder = Path(directory)
-        result, wrong = _look(folder)
+        result, wrong = _look(folder, sealed=True)
         if result is not None and result["key"] in seen:
             wrong = f"holds run {result['key']} a second time"
             result = None

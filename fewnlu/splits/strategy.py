@@ -88,6 +88,9 @@ class SplitStrategy:
         return [FewShotData(k, split) for k, split in enumerate(self.splits(units, seed, labels))]
 
 
+MOST = 10_000  # splits; each is drawn and checked before the first training
+
+
 def split_seeds(seed: int, k: int) -> list[int]:
     """Seeds of the first k splits, a prefix sequence (spec 2.1: `random.Random(seed)`, `randint(0, 10000)` k times)."""
     rng = random.Random(seed)
@@ -102,6 +105,8 @@ def build_strategy(conf: dict[str, Any]) -> SplitStrategy:
     """
     options = {k: v for k, v in conf.items() if k not in {"name", "run"}}
     name = str(conf.get("name"))
+    if isinstance(options.get("k"), int) and options["k"] > MOST:
+        raise ConfigError(f"split.k={options['k']}: expected at most {MOST} splits")
     cls = find("split", name)
     try:
         return cls(**options)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
-from fewnlu.tasks.sources import RowSet, load_rows, normalised
+from fewnlu.tasks.sources import RowSet, TaskData, load_rows, normalised
 from fewnlu.tasks.task import SETS, Row, Task
 
 
@@ -50,6 +50,16 @@ def audit(task: Task, data: Mapping[str, Any], k: int = 4, ratio: float = 0.5) -
         missing = [label for label in task.labels if not any(r.label == label for r in sets["test"].rows)]
         found.problems += [f"test: no row of class {label}" for label in missing]
     return found
+
+
+def spoilers(task: Task, data: TaskData) -> list[str]:
+    """What is wrong with rows that can be trained on all the same, one line each."""
+    found = Audit()
+    _inside("labeled", data.labeled.rows, found)
+    if data.test is not None:
+        _inside("test", data.test.rows, found)
+    missing = [c for c in task.labels if data.labeled.rows and not any(r.label == c for r in data.labeled.rows)]
+    return [*found.problems, *(f"labeled: no row of class {label}" for label in missing)]
 
 
 def _count(task: Task, rows: RowSet) -> str:

@@ -87,6 +87,10 @@ def _check_template(template: str, fields: Mapping[str, str], where: str, slots:
     check_names(template, fields, where)
     if "[MASK]" not in template and "[MASK*]" not in template:
         raise ConfigError(f"{where}: {template!r} has no [MASK], so no label word could be read")
+    if (n := len(re.findall(r"\[MASK\*?\]", template))) > 1:
+        raise ConfigError(
+            f"{where}: {template!r} has {n} masks, and one is read; write [MASK*] once where words have several pieces"
+        )
     has_slots = re.search(r"\[P\d+\]", template) is not None
     if slots and not has_slots:
         raise ConfigError(f"{where}: {template!r} has no trainable slots; write [P1] or more where they go")

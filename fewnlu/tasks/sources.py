@@ -127,6 +127,7 @@ def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -
         where = f" below data.dir={data['dir']}" if data.get("dir") else ""
         raise DataError(
             f"{origin}{where}: no rows; expected one JSON object a line, or a CSV or Parquet file with rows"
+            + ("; where there are no test rows, set task.source.files.test=null" if which == "test" else "")
         )
     _check_counts(task, rows, origin, expected)
     if which == "labeled":
@@ -269,6 +270,10 @@ def _row(task: Task, item: Mapping[str, Any], which: str, place: str, number: in
         row_id = _filled(task.id, "task.id", "", fields, item, place)
     else:
         value = None if task.id is None else _nested(item, task.id)
+        if value is None and task.id is not None and which != "unlabeled":
+            raise DataError(
+                f"{place}: id '{task.id}' (task.id) is missing; {_columns(item)}. Without task.id rows are numbered"
+            )
         row_id = str(number) if value is None else str(value)
     if row_id in first:
         if which != "unlabeled":
@@ -312,20 +317,25 @@ def _own_candidates(item: Mapping[str, Any], which: str, place: str, meta: dict[
     return values["candidates"][right[0]] if right else None
 
 
+def _columns(item: Mapping[str, Any]) -> str:
+    return f"the row has {', '.join(map(str, item))}"
+
+
 def _field(item: Mapping[str, Any], column: str, place: str) -> str:
     value = _nested(item, column)
     if not isinstance(value, str):
         if value is None and column in item:
             raise DataError(f"{place}: field '{column}' is empty; give it a text, or leave the row out")
         what = "is missing" if value is None else f"is {type(value).__name__}, not text"
-        raise DataError(f"{place}: field '{column}' {what}; the row has {', '.join(map(str, item))}")
+        raise DataError(f"{place}: field '{column}' {what}; {_columns(item)}")
     return value
 
 
 def _label(task: Task, item: Mapping[str, Any], place: str) -> str:
     value = _nested(item, task.label_column)
     if value is None:
-        raise DataError(f"{place}: label '{task.label_column}' is missing; {choices('', task.labels)}")
+        what = "is empty" if task.label_column in item else f"is missing; {_columns(item)}"
+        raise DataError(f"{place}: label '{task.label_column}' {what}")
     key = raw_key(value)
     label = task.label_values.get(key, key)
     if label not in task.labels:

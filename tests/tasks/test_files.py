@@ -29,7 +29,7 @@ def test_csv(tmp_path):
     [
         ("id,text,label\n1,a,pos\n2,b,maybe\n", r"l\.csv:3: unknown label 'maybe'; choose one of: neg, pos"),
         ("id,text,label\n1,a,pos\n2,,neg\n", r"l\.csv:3: field 'text' is empty; give it a text"),
-        ("id,text,label\n1,a,pos\n2,b,\n", r"l\.csv:3: label 'label' is missing"),
+        ("id,text,label\n1,a,pos\n2,b,\n", r"l\.csv:3: label 'label' is empty"),
         ("id,text,label\n1,a,pos\n1,b,neg\n", r"l\.csv:3: id '1' is there already \(.*l\.csv:2\)"),
         ("id,text,label\n1,a, b,pos\n", r"l\.csv:2: 4 cells, the first line names 3 columns \(id, text, label\)"),
         ('id,text,label\n1,"a\nb",pos\n2,b,oops\n', r"l\.csv:4: unknown label 'oops'"),

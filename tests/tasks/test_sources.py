@@ -119,6 +119,9 @@ def test_nested_ids_and_units(tmp_path):
     data = write(tmp_path, "l.jsonl", [{"idx": {"p": 7, "q": q}, "text": "x", "label": "pos"} for q in (1, 2)])
     assert [(r.id, r.unit) for r in load_rows(task, data, "labeled").rows] == [("1", "p7"), ("2", "p7")]
     data = write(tmp_path, "l.jsonl", [{"text": "x", "label": "pos"}])
+    with pytest.raises(DataError, match=r"id 'idx\.q' \(task\.id\) is missing; the row has text, label"):
+        load_rows(task, data, "labeled")
+    data = write(tmp_path, "l.jsonl", [{"idx": {"q": 1}, "text": "x", "label": "pos"}])
     with pytest.raises(DataError, match=r"'idx.p' of task.unit"):
         load_rows(task, data, "labeled")
     assert load_rows(toy(id=None), data, "labeled").rows[0].id == "1"  # no id: the line number
