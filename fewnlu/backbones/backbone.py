@@ -217,6 +217,8 @@ class Backbone(nn.Module):
             warnings.simplefilter("ignore", FutureWarning)
             if on:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                # Only the other kind needs embeddings with a gradient; their hook can't be sent to another process.
+                self.model.disable_input_require_grads()
             else:
                 self.model.gradient_checkpointing_disable()
         self._checkpointing = on

@@ -13,6 +13,7 @@ import builtins
 import copyreg
 import json
 import os
+import pickle
 import queue
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,22 +92,19 @@ def train(
     folder = Path(tempfile.mkdtemp(prefix="fewnlu-training-"))
     status = "failed"
     try:
-        torch.save(Job(method, data, rules, measure, flags, total, threads, bool(loggers)), folder / JOB)
+        _write(Job(method, data, rules, measure, flags, total, threads, bool(loggers)), folder / JOB)
         team = _team_of(data.devices, flags, threads)
-        for message in team.train(folder):
-            if "metrics" in message:
-                for logger in loggers:
-                    logger.log_metrics(message["metrics"], step=message["step"])
-                    logger.save()
-            else:
-                bar.step(message["step"], message["note"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for message in team.train(folder):
+                _pass_on(message, bar, loggers)
         found = torch.load(folder / RESULT, mmap=True, weights_only=True)
         status = "success"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         for logger in loggers:
             logger.finalize(status)
-    method.to(device=found["device"], dtype=found["dtype"])
+    method.to(device=found["device"], dtype=found["dtype"])  # where test is scored
     if found["last"] is not None:
         method.load_snapshot(found["last"])
     measure.table.most_rows = found["most_rows"]
@@ -116,6 +115,25 @@ def train(
         {step: values.numpy() for step, values in found["dev_scores"].items()},
         FloatingPointError(found["diverged"]) if found["diverged"] else None,
     )
+
+
+def _pass_on(message: dict[str, Any], bar: Any, loggers: list[Any]) -> None:
+    if "metrics" not in message:
+        bar.step(message["step"], message["note"])
+        return
+    for logger in loggers:
+        logger.log_metrics(message["metrics"], step=message["step"])
+        logger.save()
+
+
+def _write(job: Job, path: Path) -> None:
+    try:
+        torch.save(job, path)
+    except (pickle.PicklingError, AttributeError, TypeError) as err:
+        raise errors.ConfigError(
+            f"trainer.devices={job.data.devices}: {type(job.method).__module__}.{type(job.method).__name__}, or what "
+            f"it holds, can't be sent to other processes ({err}); use trainer.devices=1"
+        ) from err
 
 
 class _Team:
@@ -129,7 +147,8 @@ class _Team:
         self.key, self.lines = key, queue.Queue[tuple[int, str | None]]()
         self.folder = Path(tempfile.mkdtemp(prefix="fewnlu-team-"))
         env = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_WEIGHTS_ONLY_LOAD"}  # a job is our own file
-        env |= {"OMP_NUM_THREADS": str(threads), "LOCAL_RANK": "0", "NODE_RANK": "0"}
+        env |= {"OMP_NUM_THREADS": str(threads), "NODE_RANK": "0"}
+        env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns where it looked for unused parameters in vain
         self.processes: list[subprocess.Popen[str]] = []
         for rank in range(size):
             command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(self.folder), str(rank), str(size)]

@@ -121,7 +121,9 @@ class FewShotMethod(pl.LightningModule):
         groups = [g for g in self.groups() if g["params"]]
         if not groups:
             raise ConfigError("nothing to train: every parameter is frozen; lower model_args.freeze_layers")
-        optimizer = torch.optim.AdamW(groups, lr=self.hp["lr"], fused=True)
+        optimizer: Any = torch.optim.AdamW(groups, lr=self.hp["lr"], fused=True)
+        # A fused one would undo the scaling of mixed precision itself, and Lightning could not clip before that.
+        optimizer._step_supports_amp_scaling = False
         total = self.hp["max_steps"]
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: lr_factor(i, total, self.hp["warmup_ratio"]))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

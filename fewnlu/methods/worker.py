@@ -118,6 +118,7 @@ def _work(folder: Path, meeting: Path, rank: int, world: int, voice: _Voice) -> 
     # Draws of the ranks (dropout) differ, and depend on nothing but the run's seed and the rank.
     seed_all(int(hashlib.sha256(f"{job.data.stream.seed} {rank}".encode()).hexdigest()[:8], 16))
     job.data.rank = rank
+    dtype = next(job.method.parameters()).dtype
     flags = {**job.flags, "strategy": _Strategy(meeting, world), "use_distributed_sampler": False}
     measure = _Shared(job.measure.table, job.measure.rows, job.measure.dev_score, job.measure.eval_batch)
     first = rank == 0
@@ -142,7 +143,7 @@ def _work(folder: Path, meeting: Path, rank: int, world: int, voice: _Voice) -> 
         "diverged": str(found.diverged) if found.diverged else None,
         "last": None if found.rules or found.diverged else _on_cpu(job.method.snapshot()),
         "device": str(job.method.device),
-        "dtype": next(job.method.parameters()).dtype,
+        "dtype": now if (now := next(job.method.parameters()).dtype) != dtype else None,  # trainer.precision=bf16-true
         "most_rows": measure.table.most_rows,
     }
     torch.save(result, folder / RESULT)
