@@ -89,11 +89,11 @@ def train(
     method.cpu()  # the devices' memory is the processes' now
     give_back()
     threads = max(1, torch.get_num_threads() // data.devices)
-    folder = Path(tempfile.mkdtemp(prefix="fewnlu-training-"))
+    team = _team_of(data.devices, flags, threads)
+    folder = Path(tempfile.mkdtemp(dir=team.folder))
     status = "failed"
     try:
         _write(Job(method, data, rules, measure, flags, total, threads, bool(loggers)), folder / JOB)
-        team = _team_of(data.devices, flags, threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for message in team.train(folder):
@@ -141,6 +141,9 @@ class _Team:
 
     Args:
         key: what they were started for; a training with another key needs others.
+
+    Attributes:
+        folder: of all files that they share; the last of them, or this process, removes it.
     """
 
     def __init__(self, key: tuple[Any, ...], size: int, threads: int) -> None:
@@ -206,7 +209,7 @@ class _Team:
 def _team_of(size: int, flags: dict[str, Any], threads: int) -> _Team:
     global _team
     key = (size, str(flags.get("accelerator")), str(flags.get("devices")), threads, tuple(sys.path))
-    if _team is not None and _team.key != key:
+    if _team is not None and (_team.key != key or any(one.poll() is not None for one in _team.processes)):
         _team.end()
     if _team is None:
         _team = _Team(key, size, threads)

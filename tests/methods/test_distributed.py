@@ -21,7 +21,7 @@ import torch
 from fewnlu.errors import ConfigError
 from fewnlu.methods import distributed
 from fewnlu.methods.pet import Method as Pet
-from fewnlu.protocol import devices, readiness
+from fewnlu.protocol import devices, lab, readiness
 from fewnlu.protocol.setup import read_setup
 from fewnlu.protocol.trial import run_trial
 from fewnlu.splits.strategy import Split
@@ -30,6 +30,8 @@ from tests.methods.test_matrix import composed
 from tests.methods.toy import HP, Toy, train
 from tests.running import Workplace, failures, results
 from tests.tiny import FAMILIES
+
+TWO = ("trainer.accelerator=cpu", "trainer.devices=2")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,8 +110,8 @@ def test_two_processes_give_what_one_gives_everywhere(place: Workplace, family: 
 
 def test_a_run_on_two_processes_repeats_bit_for_bit(place: Workplace) -> None:
     """Dropout included; mixed precision, checkpointing and curves too."""
-    cfg = place.config("split.run=[0,1]", "logger=csv", "trainer.accelerator=cpu", "trainer.devices=2")
-    mixed = place.config("split.run=0", "runtime.checkpointing=true", "trainer.accelerator=cpu", "trainer.devices=2")
+    cfg = place.config("split.run=[0,1]", "logger=csv", *TWO)
+    mixed = place.config("split.run=0", "runtime.checkpointing=true", *TWO)
     mixed["trainer"]["precision"] = "bf16-mixed"
     mixed_alone = {**mixed, "trainer": mixed["trainer"] | {"devices": 1}}
     for sweep in ("first", "second"):
@@ -182,30 +184,44 @@ def level(values: np.ndarray, rows: Any) -> float:
     return 0.5
 
 
-def test_memory_that_runs_out_and_a_killed_process(
+def test_memory_that_runs_out_halves_the_forward(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fewnlu.protocol import lab
-
-    mark = place.folder / "doom"
-    monkeypatch.setenv("DOOM", str(mark))
-    distributed.dismiss()  # processes know the environment that they were started in
     monkeypatch.setattr(lab, "method_class", lambda name: Greedy)
-    two = ("trainer.accelerator=cpu", "trainer.devices=2")
-    (found,) = place.run("hp.batch_size=6", "split.run=0", *two)
+    (found,) = place.run("hp.batch_size=6", "split.run=0", *TWO)
     assert found["steps_done"] == 4
     assert "trying runtime.micro_batch=1, accumulated to the same 6 rows" in capsys.readouterr().err
     (meta,) = [json.loads(p.read_bytes()) for p in (place.folder / "s").rglob("meta.json")]
     assert (meta["micro_batch"], meta["devices"]) == (1, 2)
+
+
+@pytest.mark.slow  # starts the processes three times
+def test_processes_that_die_cost_one_run_and_none_is_left(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = place.folder / "doom"
+    monkeypatch.setenv("DOOM", str(mark))
+    distributed.dismiss()  # processes know the environment that they were started in
     monkeypatch.setattr(lab, "method_class", lambda name: Doomed)
     mark.touch()
-    assert [r["k"] for r in place.run("split.run=[0,1]", *two, sweep="doomed")] == [1]
-    (failed,) = failures(place.folder / "doomed")
+    assert [r["k"] for r in place.run("split.run=[0,1]", *TWO)] == [1]
+    (failed,) = failures(place.folder / "s")
     assert "process 2 of 2 was killed by signal 9" in failed["error"] and failed["type"] == "RuntimeError"
     team = distributed._team
     assert team is not None
     team.processes[0].stdin.close()  # type: ignore[union-attr]  # as when this process ends
-    assert team.processes[0].wait(30) == 1 and not team.folder.exists()
+    assert team.processes[0].wait(60) == 1 and not team.folder.exists()
+    assert len(place.run("split.run=[0,1]", *TWO)) == 2  # a process that ended in between is replaced
+
+
+def test_the_command_trains_on_two_processes(place: Workplace) -> None:
+    left = place.folder / "tmp"
+    left.mkdir()
+    done = place.python("-m", "fewnlu.train", *place.base(), *TWO, "++trainer.strategy=ddp", "split.k=1",
+                        "hp.lr=1e-4,2e-4", "search=none", "logger=csv", "-m", TMPDIR=str(left))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "runs      2 of 2 done" in done.stdout and "arning" not in done.stderr
+    metas = [json.loads(p.read_bytes()) for p in place.folder.rglob("meta.json")]
+    assert [m["devices"] for m in metas] == [2, 2] and len(list(place.folder.rglob("metrics.csv"))) == 2
+    assert not list(left.glob("fewnlu-*"))
 
 
 @pytest.mark.parametrize(
