@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import copyreg
 import json
 import os
@@ -94,9 +95,9 @@ def train(
     status = "failed"
     try:
         _write(Job(method, data, rules, measure, flags, total, threads, bool(loggers)), folder / JOB)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.closing(team.train(folder)) as messages:
             warnings.simplefilter("ignore")
-            for message in team.train(folder):
+            for message in messages:
                 _pass_on(message, bar, loggers)
         found = torch.load(folder / RESULT, mmap=True, weights_only=True)
         status = "success"
