@@ -66,6 +66,8 @@ PRECISIONS: tuple[str, ...] = (
     "bf16",
 )
 PRECISIONS += ("transformer-engine", "transformer-engine-float16")
+# One device needs none; several get DDP, which gives what one device gives. Strategies that cut a model up don't.
+STRATEGIES = ("auto", "ddp", "ddp_spawn")
 # Flags that the protocol itself sets; a user's value would silently break it.
 RESERVED_FLAGS = {
     "max_steps": "hp.max_steps",
@@ -129,3 +131,9 @@ def check_trainer(flags: dict[str, Any], shown: str = "") -> None:
     for key, known in (("accelerator", ACCELERATORS), ("precision", PRECISIONS)):
         if flags.get(key) is not None and str(flags[key]) not in known:
             raise ConfigError(f"trainer.{key}={flags[key]}: {choices(str(flags[key]), known)}.{shown}")
+    if flags.get("strategy") not in (None, *STRATEGIES):
+        raise ConfigError(
+            f"trainer.strategy={flags['strategy']}: a model is trained whole on each of trainer.devices (choices: "
+            f"{', '.join(STRATEGIES)}); where it does not fit, use runtime.checkpointing=true, "
+            f"model_args.freeze_layers or model_args.adapter=lora.{shown}"
+        )

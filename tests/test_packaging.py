@@ -45,6 +45,7 @@ ENTRY = 9  # train, report, … and `__main__` of a room
 UPWARD = {
     ("fewnlu.protocol.callback", "fewnlu.reporting"): "Hydra calls it when a sweep ends; it imports the report then",
     ("fewnlu.methods.fit", "fewnlu.splits"): "types only: the rows and batches that it is handed",
+    ("fewnlu.methods.looks", "fewnlu.splits"): "types only: the rows that it scores",
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fewnlu.backbones.adapter import MARK
 from fewnlu.backbones.enhanced_decoder import decoding, wants_decoder
-from fewnlu.backbones.head import find_head, whole_head
+from fewnlu.backbones.head import find_head, parts_of, whole_head
 from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
 from fewnlu.backbones.masked_next import all_see_all, moved_up, reads_masks
 from fewnlu.errors import ConfigError
@@ -217,6 +217,8 @@ class Backbone(nn.Module):
             warnings.simplefilter("ignore", FutureWarning)
             if on:
                 self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                # Only the other kind needs embeddings with a gradient; their hook can't be sent to another process.
+                self.model.disable_input_require_grads()
             else:
                 self.model.gradient_checkpointing_disable()
         self._checkpointing = on
@@ -262,6 +264,14 @@ class Backbone(nn.Module):
             raise ValueError(f"snapshot of other trainable tensors than the backbone has: {', '.join(differing[:4])} …")
         for name, parameter in own.items():
             parameter.copy_(state[name])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which trains and never goes back to the initial weights."""
+        return {**self.__dict__, "_head": self._head is not None, "_initial": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._head = parts_of(self.model) if state["_head"] else None
 
     def _trainable(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]

@@ -83,7 +83,7 @@ def find_head(model: Any) -> Head | None:
         ConfigError: not even the whole head can be run on given states.
     """
     try:
-        head = _parts(model)
+        head = parts_of(model)
     except AttributeError:
         head = None
     weight = head.weight() if head else model.get_input_embeddings().weight
@@ -103,7 +103,8 @@ def find_head(model: Any) -> Head | None:
     return head if same else None
 
 
-def _parts(model: Any) -> Head | None:
+def parts_of(model: Any) -> Head | None:
+    """The head's parts as they are named in the families that we know; whether they do all is `find_head`'s to say."""
     predictions: Any = getattr(getattr(model, "cls", None), "predictions", None)
     if hasattr(predictions, "transform"):  # BERT, legacy DeBERTa
         return _linear(predictions.transform, predictions.decoder)

@@ -47,6 +47,13 @@ class Method(Pet):
         b = self.balance
         return label + text if b is None else (1 - b) * label + b * text
 
+    def skip(self, share: Any) -> None:
+        super().skip(share)
+        batch = share.batch()
+        texts = texts_of(self.reader, batch)
+        for one in range(len(share)):
+            self._conditioned(batch, texts, self._draw_text(texts, one))
+
     def label_loss(self, batch: dict[str, Any], texts: Texts) -> Tensor:
         """L_D of a batch."""
         values = binary(texts.log_probs(self.lm, batch), texts.right.unsqueeze(1))

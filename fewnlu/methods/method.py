@@ -87,23 +87,43 @@ class FewShotMethod(pl.LightningModule):
         raise NotImplementedError
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        before, after = batch.get("elsewhere", ((), ()))
+        for share in before:
+            self.skip(share)
         loss = self.loss(batch)
         if self.auxiliary is not None:
             loss = loss + self.auxiliary.weight * self.auxiliary.loss(self.lm, len(batch["rows"]), loss.device)
-        if not torch.isfinite(loss):
+        for share in after:
+            self.skip(share)
+        shown = loss
+        if "elsewhere" in batch:  # all processes have to agree on whether they go on
+            shown = self.trainer.strategy.reduce(loss.detach().float(), reduce_op="mean")
+        if not torch.isfinite(shown):
             raise FloatingPointError(
-                f"the loss is {loss.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
+                f"the loss is {shown.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
                 "trainer.precision=32-true and model_args.dtype=float32"
             )
-        self.log("loss", loss, batch_size=len(batch["rows"]))
+        self.log("loss", shown, batch_size=len(batch["rows"]))
         return loss
+
+    def skip(self, share: Any) -> None:
+        """Advance the method's own generators as a micro-batch does that another process trains on, so that several
+        devices draw what one would.
+
+        Args:
+            share: that micro-batch (`fewnlu.splits.datamodule.Share`).
+        """
+        if self.auxiliary is not None:
+            self.auxiliary.skip(len(share))
 
     def configure_optimizers(self) -> Any:
         """AdamW (betas .9/.999, eps 1e-8), no decay on biases and norms; linear warm-up, then to 0 (spec 3.0)."""
         groups = [g for g in self.groups() if g["params"]]
         if not groups:
             raise ConfigError("nothing to train: every parameter is frozen; lower model_args.freeze_layers")
-        optimizer = torch.optim.AdamW(groups, lr=self.hp["lr"], fused=True)
+        optimizer: Any = torch.optim.AdamW(groups, lr=self.hp["lr"], fused=True)
+        # A fused one would undo the scaling of mixed precision itself, and Lightning could not clip before that.
+        optimizer._step_supports_amp_scaling = False
         total = self.hp["max_steps"]
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: lr_factor(i, total, self.hp["warmup_ratio"]))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

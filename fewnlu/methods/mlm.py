@@ -45,7 +45,7 @@ class Auxiliary:
         self.rows = [row for row in rows if self.free(row)]
         if not self.rows:
             raise DataError(f"aux.mlm_weight={weight}: none of {len(rows)} unlabelled rows has a token to predict")
-        self._stream = self._order()
+        self._stream: Iterator[Encoded] | None = None  # begun by the first draw: an iterator can't be sent
 
     def free(self, row: Encoded) -> list[int]:
         """Positions that may be predicted."""
@@ -58,7 +58,7 @@ class Auxiliary:
         Args:
             lm: the model as the method reads it (`FewShotMethod.lm`).
         """
-        rows, targets = zip(*(self.masked(next(self._stream)) for _ in range(n)), strict=True)
+        rows, targets = zip(*(self.draw() for _ in range(n)), strict=True)
         batch = {k: v.to(device) for k, v in collate(rows, self.tokenizer.pad_token_id).items()}
         row = torch.tensor([r for r, t in enumerate(targets) for _ in t], device=device)
         places = torch.tensor([p for e in rows for p in e.read], device=device)
@@ -67,6 +67,17 @@ class Auxiliary:
         values = -log_probs(lm, states, torch.arange(len(row), device=device), wanted)
         counts = torch.tensor([len(t) for t in targets], device=device)
         return (torch.zeros(n, device=device).index_add(0, row, values) / counts).mean()
+
+    def draw(self) -> tuple[Encoded, list[int]]:
+        """The next row, masked."""
+        if self._stream is None:
+            self._stream = self._order()
+        return self.masked(next(self._stream))
+
+    def skip(self, n: int) -> None:
+        """Draw the next `n` rows for nothing, where another process trains on them."""
+        for _ in range(n):
+            self.draw()
 
     def masked(self, row: Encoded) -> tuple[Encoded, list[int]]:
         """A row as the model gets it; its `read` are the places that predict, with the tokens that they should."""

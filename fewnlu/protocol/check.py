@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fewnlu.config import conf_dir
 from fewnlu.errors import ConfigError
+from fewnlu.protocol import devices
 from fewnlu.protocol.compose import CONFIG_NAME, Composed, compose, parse
 from fewnlu.protocol.expected import Expected
 from fewnlu.protocol.grid import expand
@@ -137,7 +138,8 @@ def _ready(expected: Expected, setups: Sequence[Setup], composed: Composed) -> N
     """Ask the model's files, where a model will be read at all."""
     if expected.runs and not expected.missing():
         return
-    check_ready(setups, here=not str(composed.hydra.launcher.get("_target_")).endswith("SlurmLauncher"))
+    launcher = str(composed.hydra.launcher.get("_target_"))
+    check_ready(setups, here=not launcher.endswith("SlurmLauncher"), one_gpu=launcher.endswith("JoblibLauncher"))
 
 
 # Keys that hold for a whole command, and why they can't be swept.
@@ -156,6 +158,11 @@ def check_launcher(composed: Composed) -> None:
     own = composed.cfg.get("launcher") or {}
     if own and not own.get("wait", True) and not target.endswith("SlurmLauncher"):
         raise ConfigError("launcher.wait=false: only SLURM jobs go on by themselves; use launcher=slurm")
+    gpus, flags = own.get("gpus"), composed.cfg["trainer"]
+    if gpus and flags.get("accelerator") != "cpu" and (n := devices.count(flags)) > int(gpus):
+        raise ConfigError(
+            f"trainer.devices={flags['devices']}: a job gets launcher.gpus={gpus}; ask for launcher.gpus={n}"
+        )
     if "submitit" in target:
         from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""One job a GPU: which devices this machine has, and the one that a worker holds while it lives (fault I106)."""
+"""Which devices this machine has, how many a training asks for, and the one that a joblib worker holds (fault I106)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from fewnlu.errors import ConfigError
 
 _held: Any = None
 
@@ -18,6 +20,54 @@ def visible() -> list[str]:
         return [d.strip() for d in named.split(",") if d.strip() not in {"", "-1"}]
     found = Path("/proc/driver/nvidia/gpus")
     return [str(i) for i in range(len(list(found.iterdir())))] if found.is_dir() else []
+
+
+def count(flags: dict[str, Any]) -> int:
+    """Devices of this machine that one training uses, by `trainer.devices`.
+
+    Raises:
+        ConfigError: no such devices, or several on several machines or on what has one.
+    """
+    given, accelerator = flags.get("devices", 1), flags.get("accelerator") or "auto"
+    several = "fewnlu trains on one machine"
+    if flags.get("num_nodes", 1) not in (1, None):
+        raise ConfigError(
+            f"trainer.num_nodes={flags['num_nodes']!r}: {several}; leave it out, use trainer.devices=N for several "
+            "devices there, and spread the runs by a launcher (launcher=joblib, slurm)"
+        )
+    value = [part for part in given.split(",") if part.strip()] if isinstance(given, str) and "," in given else given
+    if isinstance(value, (list, tuple)):
+        names = [int(v) if str(v).strip().isdigit() else -1 for v in value]
+        if not names or -1 in names or len(set(names)) < len(names) or accelerator == "cpu":
+            raise ConfigError(
+                f"trainer.devices={given!r}: expected different numbers of GPUs, as in trainer.devices=[0,1]"
+                + ("; a CPU has none, so use a number of processes, trainer.devices=2" * (accelerator == "cpu"))
+            )
+        n = len(names)
+    elif str(value) in ("auto", "-1") or value is None:
+        n = len(visible()) if accelerator in ("auto", "gpu", "cuda") else 1
+        n = max(1, n)
+    elif not isinstance(value, bool) and str(value).strip().isdigit() and int(value) > 0:
+        n = int(value)
+    else:
+        raise ConfigError(f"trainer.devices={given!r}: expected a number from 1, auto, or GPUs as in [0,1]")
+    if n > 1 and accelerator in ("mps", "tpu"):
+        raise ConfigError(
+            f"trainer.devices={given!r}: several devices need trainer.accelerator=gpu or cpu, not {accelerator}"
+        )
+    return n
+
+
+def resolved(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags for Lightning's Trainer: devices as it takes them, no strategy (several devices get DDP).
+
+    Raises:
+        ConfigError: see `count`.
+    """
+    n, given = count(flags), flags.get("devices", 1)
+    named = isinstance(given, (list, tuple)) or (isinstance(given, str) and "," in given)
+    numbers = [int(v) for v in (given.split(",") if isinstance(given, str) else given)] if named else n
+    return {**{k: v for k, v in flags.items() if k not in ("strategy", "num_nodes")}, "devices": numbers}
 
 
 def claim() -> str | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
-import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.loading import load_backbone
+from fewnlu.determinism import seed_all
 from fewnlu.methods.fit import Fitted, fit, score_rows
 from fewnlu.methods.memory import give_back, out_of_memory
 from fewnlu.methods.method import Context, FewShotMethod, method_class
 from fewnlu.methods.mlm import Auxiliary
 from fewnlu.paradigms.single import Training
 from fewnlu.prompts.readers import Reader, reader_for
+from fewnlu.protocol import devices
 from fewnlu.protocol.loggers import no_log, run_log
 from fewnlu.protocol.model import adapter_rank, frozen_layers, where
 from fewnlu.protocol.setup import Setup
@@ -39,7 +40,8 @@ class Lab:
         folder_of: (h, k, rep) -> folder of that run, for training curves and generations.
 
     Attributes:
-        micro: rows per forward in training; halved where memory does not suffice, unless runtime.micro_batch is set.
+        devices: that a training uses; they share the rows of an update.
+        micro: rows per forward on each; halved where memory does not suffice, unless runtime.micro_batch is set.
         steps: updates to make instead of all hp.max_steps of the schedule; None: all.
         keep / kept: whether the method of a run is kept as trained (until the next training), and that method.
     """
@@ -55,6 +57,7 @@ class Lab:
             adapter_rank=adapter_rank(cfg),
         )
         self.backbone.checkpoint(bool(cfg["runtime"].get("checkpointing")))
+        self.devices = devices.count(cfg["trainer"])
         self.micro: int | None = cfg["runtime"]["micro_batch"]
         self._tables: dict[Any, Table] = {}
         gc.collect()
@@ -106,10 +109,8 @@ class Lab:
         return self._tables[key]
 
     def dev_score(self, scores: np.ndarray, rows: Sequence[int]) -> float:
-        """The scalar that selects, on rows of the labelled set; NaN where a score is not a number."""
-        if not np.isfinite(scores).any(1).all() or np.isnan(scores).any():
-            return float("nan")
-        return select_score(self.setup.task, self.metrics(scores, [self.setup.rows[r] for r in rows]))
+        """See `dev_score` below, on rows of the labelled set."""
+        return dev_score(self.setup.task, self.setup.rows, scores, rows)
 
     def metrics(self, scores: np.ndarray, rows: Sequence[Any]) -> dict[str, float]:
         return task_metrics(self.setup.task, scores, rows)
@@ -141,10 +142,11 @@ class Lab:
             try:
                 return self._train(k, rep, hs, training or Training())
             except (MemoryError, RuntimeError) as err:
-                now = self.micro or hs[0]["batch_size"]
+                share = hs[0]["batch_size"] // self.devices
+                now = self.micro or share
                 if not out_of_memory(err) or self.setup.cfg["runtime"]["micro_batch"] or now == 1:
                     raise
-                self.micro = next(n for n in range(now - 1, 0, -1) if hs[0]["batch_size"] % n == 0)
+                self.micro = next(n for n in range(now - 1, 0, -1) if share % n == 0)
             give_back()
             print(
                 f"out of memory with {now} rows a forward: trying runtime.micro_batch={self.micro}, accumulated to the "
@@ -171,7 +173,8 @@ class Lab:
                 training.word_dropout,
             )
         )
-        micro = self.micro if self.micro and h["batch_size"] % self.micro == 0 else h["batch_size"]
+        share = h["batch_size"] // self.devices
+        micro = self.micro if self.micro and share % self.micro == 0 else share
         split = training.split or setup.splits[k]
         if training.pseudo:
             pool = self.table("pool", h)
@@ -182,7 +185,7 @@ class Lab:
         units, labels = [r.unit for r in setup.rows], [str(r.label) for r in setup.rows]
         plain = setup.strategy.datamodules(units, setup.cfg["seed"]["split"], labels)[k]
         data = (plain if split == setup.splits[k] else FewShotData(k, split)).connect(
-            labeled, updates=steps, batch_size=h["batch_size"], micro_batch=micro, seed=seed
+            labeled, updates=steps, batch_size=h["batch_size"], micro_batch=micro, seed=seed, devices=self.devices
         )
         folders: list[Path] = [self.folder_of(dict(one), k, rep) for one in hs]
         try:
@@ -192,8 +195,8 @@ class Lab:
                     data,
                     hs=hs,
                     test=test,
-                    dev_score=self.dev_score,
-                    trainer_flags=dict(setup.cfg["trainer"]),
+                    dev_score=self.dev_score if self.devices == 1 else partial(dev_score, setup.task, setup.rows),
+                    trainer_flags=devices.resolved(setup.cfg["trainer"]),
                     loggers=log.loggers,
                     eval_batch=setup.cfg["runtime"]["eval_batch"],
                     steps=self.steps,
@@ -227,9 +230,8 @@ class Lab:
         return out
 
 
-def seed_all(seed: int) -> None:
-    """Seed Python, NumPy and torch (all devices); quietly, unlike lightning's seed_everything."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products on CUDA
+def dev_score(task: Any, rows: Sequence[Any], scores: np.ndarray, positions: Sequence[int]) -> float:
+    """The scalar that selects, on the rows at these positions; NaN where a score is not a number."""
+    if not np.isfinite(scores).any(1).all() or np.isnan(scores).any():
+        return float("nan")
+    return select_score(task, task_metrics(task, scores, [rows[r] for r in positions]))

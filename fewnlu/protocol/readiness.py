@@ -25,12 +25,13 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, its driver under WSL, AMD
 
 
-def check_ready(setups: Iterable[Setup], *, here: bool = True) -> None:
+def check_ready(setups: Iterable[Setup], *, here: bool = True, one_gpu: bool = False) -> None:
     """Refuse what the model's files show to be impossible.
 
     Args:
         setups: all trials of a command, each with its `hs`.
         here: whether the trials run on this machine (not on a cluster's nodes).
+        one_gpu: whether a job sees only one of the machine's GPUs, as under joblib.
 
     Raises:
         ConfigError: frozen layers that the model lacks, words that its tokenizer cannot read, a cache that cannot be
@@ -41,7 +42,7 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True) -> None:
     setups = list(setups)
     for setup in setups:
         if here:
-            _check_device(setup.cfg["trainer"])
+            _check_device(setup.cfg["trainer"], one_gpu)
         _check_layers(setup.cfg)
         if adapter_rank(setup.cfg) and find_spec("peft") is None:
             raise ConfigError("model_args.adapter=lora needs the package peft: pip install 'fewnlu[lora]'")
@@ -88,9 +89,14 @@ def _check_layers(cfg: dict[str, Any]) -> None:
         raise ConfigError(f"model_args.freeze_layers={n}: this model has {layers} layers; choose 0 to {layers}.")
 
 
-def _check_device(flags: dict[str, Any]) -> None:
+def _check_device(flags: dict[str, Any], one_gpu: bool) -> None:
     wanted = flags.get("accelerator", "auto")
-    there = bool(devices.visible()) or any(Path(name).exists() for name in _DEVICE_FILES)
+    gpus, n = devices.visible(), devices.count(flags)
+    if gpus and wanted != "cpu" and n > (1 if one_gpu else len(gpus)):
+        what = "launcher=joblib gives each job one GPU" if one_gpu else f"this machine has {len(gpus)} for this command"
+        instead = "leave the launcher out, so that jobs take turns" if one_gpu else f"use at most {len(gpus)}"
+        raise ConfigError(f"trainer.devices={flags['devices']}: {what}; {instead}, or trainer.accelerator=cpu")
+    there = bool(gpus) or any(Path(name).exists() for name in _DEVICE_FILES)
     if (wanted in ("gpu", "cuda") and not there) or (wanted == "mps" and sys.platform != "darwin"):
         raise ConfigError(f"trainer.accelerator={wanted}: this machine has none; use cpu, or auto for what there is")
     if wanted == "tpu" and find_spec("torch_xla") is None:

@@ -16,6 +16,7 @@ from typing import Any
 from fewnlu.errors import ConfigError
 from fewnlu.plugins import find, source_of
 from fewnlu.prompts.readers import Reading
+from fewnlu.protocol import devices
 from fewnlu.protocol.grid import LOOK_KEYS, resolve_hp, templates_of
 from fewnlu.protocol.model import adapter_rank, frozen_layers, kind_of, model_name, where
 from fewnlu.protocol.records import canonical, digest, run_folder, run_key
@@ -214,7 +215,7 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
             "mean over the batch; choose a divisor"
         )
-    _one_device(cfg["trainer"])
+    _check_devices(cfg)
     paradigm = find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"]))
     source_of("method", cfg["method"]["name"])  # an unknown one is refused here, and fewnlu's own import torch
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
@@ -232,13 +233,18 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     return setup
 
 
-def _one_device(flags: dict[str, Any]) -> None:
-    devices = flags.get("devices", 1)
-    many = devices == "auto" or (isinstance(devices, int) and not isinstance(devices, bool) and devices not in (0, 1))
-    if many or len(devices if isinstance(devices, list) else [0]) > 1 or flags.get("num_nodes", 1) != 1:
+def _check_devices(cfg: dict[str, Any]) -> None:
+    given, batch, micro = cfg["trainer"].get("devices", 1), cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
+    n = devices.count(cfg["trainer"])
+    if batch % n:
         raise ConfigError(
-            f"trainer.devices={devices!r}: a training runs on one device, where its best weights are kept in memory; "
-            "use trainer.devices=1 and spread the runs by a launcher (launcher=joblib, slurm)"
+            f"trainer.devices={given}: {n} devices do not divide hp.batch_size={batch}, which they share at each "
+            "update; choose a divisor, or another hp.batch_size"
+        )
+    if micro and batch % (n * micro):
+        raise ConfigError(
+            f"runtime.micro_batch={micro}: {n} devices with {micro} rows each do not divide hp.batch_size={batch}; "
+            f"choose a divisor of {batch // n}"
         )
 
 

@@ -130,6 +130,7 @@ def _run(
             "seconds": round(seconds, 3),
             "shared_by": len(hs),
             "micro_batch": getattr(lab, "micro", None),
+            "devices": getattr(lab, "devices", 1),
             **machine.facts(),
             "config": setup.cfg,
             "data_dir": os.path.abspath(setup.cfg["data"]["dir"]) if setup.cfg["data"]["dir"] else None,

@@ -107,6 +107,20 @@ class Table:
             yield positions, dict(collate([self.sequences[p] for p in positions], self.pad_id))
 
 
+class Share:
+    """A micro-batch that another process trains on; made only where somebody asks."""
+
+    def __init__(self, table: Table, rows: Sequence[int]) -> None:
+        self.table, self.rows = table, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self) -> dict[str, Any]:
+        """As it is trained on there."""
+        return self.table.train_batch(self.rows)
+
+
 class RowStream(torch.utils.data.Sampler[list[int]]):
     """Micro-batches of a whole training as one stream: permutation after permutation of the rows.
 
@@ -142,25 +156,35 @@ class FewShotData(pl.LightningDataModule):
     Args:
         k: index of the split.
         split: row positions of train and dev within the labelled table.
+
+    Attributes:
+        devices / rank: processes that train together, and which of them this is.
     """
+
+    devices, rank = 1, 0
 
     def __init__(self, k: int, split: Split) -> None:
         super().__init__()
         self.k, self.split = k, split
 
-    def connect(self, labeled: Table, *, updates: int, batch_size: int, micro_batch: int, seed: int) -> FewShotData:
+    def connect(
+        self, labeled: Table, *, updates: int, batch_size: int, micro_batch: int, seed: int, devices: int = 1
+    ) -> FewShotData:
         """Set the encoded rows and the run's batches; returns itself.
+
+        Args:
+            micro_batch: rows per forward, on each of the `devices`.
 
         Raises:
             DataError: the reader can train on none of the split's train rows.
         """
-        self.labeled = labeled
+        self.labeled, self.devices = labeled, devices
         reader = labeled.reader
         rows = [r for r in self.split.train if reader is None or reader.trains_on(labeled.gold[r])]
         if not rows and updates:
             notes = reader.notes([labeled.gold[r] for r in self.split.train]) if reader else []
             raise DataError(f"split {self.k} has no row to train on{': ' if notes else ''}{'; '.join(notes)}")
-        self.stream = RowStream(rows, updates, batch_size, micro_batch, seed)
+        self.stream = RowStream(rows, updates, batch_size, micro_batch * devices, seed)
         return self
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -168,7 +192,15 @@ class FewShotData(pl.LightningDataModule):
         return DataLoader(
             list(range(len(self.labeled))),  # type: ignore[arg-type]
             batch_sampler=self.stream,
-            collate_fn=self.labeled.train_batch,
+            collate_fn=self.labeled.train_batch if self.devices == 1 else self._own_batch,
             generator=torch.Generator().manual_seed(0),
             num_workers=0,
         )
+
+    def _own_batch(self, rows: list[int]) -> dict[str, Any]:
+        """This process's part of the rows of all; `elsewhere` has those of the processes before and after it."""
+        size = len(rows) // self.devices
+        parts = [rows[i * size : (i + 1) * size] for i in range(self.devices)]
+        others = [Share(self.labeled, part) for part in parts]
+        batch = self.labeled.train_batch(parts[self.rank])
+        return {**batch, "elsewhere": (others[: self.rank], others[self.rank + 1 :])}

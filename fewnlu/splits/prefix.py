@@ -56,6 +56,11 @@ class Joined:
     def __init__(self, parts: Sequence[tuple[Prefix, Sequence[int]]]) -> None:
         self.places = [(prefix, sequence) for prefix, sequences in parts for sequence in sequences]
 
+    def __reduce__(self) -> Any:
+        """For another process: only what was taken."""
+        states = [prefix.states[prefix.starts[s] : prefix.starts[s + 1]] for prefix, s in self.places]
+        return Prefix, (torch.cat(states), [len(one) for one in states])
+
     def batch(self, rows: Sequence[int]) -> Tensor:
         """As `Prefix.batch`."""
         places = [self.places[r] for r in rows]

@@ -162,7 +162,7 @@ def test_auxiliary_loss_equals_a_slow_reference(family: str) -> None:
     aux = Auxiliary(rows.encoded, tokenizer, causal, 1.0, 0.3, seed=1)
     again = Auxiliary(rows.encoded, tokenizer, causal, 1.0, 0.3, seed=1)
     got = float(aux.loss(method.lm, 6, "cpu"))
-    drawn = [again.masked(next(again._stream)) for _ in range(6)]
+    drawn = [again.draw() for _ in range(6)]
     want = []
     originals = {e.row_id: e.input_ids for e in rows.encoded}
     for encoded, target in drawn:
@@ -183,7 +183,7 @@ def test_masking_is_80_10_10_and_spares_masks_and_slots() -> None:
     originals = {e.row_id: e.input_ids for e in rows.encoded}
     counts, places = {"mask": 0, "same": 0, "other": 0}, 0
     for _ in range(1500):
-        encoded, target = aux.masked(next(aux._stream))
+        encoded, target = aux.draw()
         original = originals[encoded.row_id]
         places += len(aux.free(Encoded("", original, None, [])))
         for i, (was, now) in enumerate(zip(original, encoded.input_ids, strict=True)):

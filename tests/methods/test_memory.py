@@ -9,7 +9,6 @@ import torch
 
 from fewnlu.errors import ConfigError
 from fewnlu.methods.pet import Method
-from fewnlu.protocol.setup import read_setup
 from tests.methods.shapes import backbone, table
 from tests.running import Workplace, failures
 from tests.tiny import FAMILIES
@@ -53,11 +52,6 @@ def test_running_out_of_memory_halves_the_forward_and_keeps_the_batch(
     assert "trying runtime.micro_batch=2, accumulated to the same 6 rows an update" in capsys.readouterr().err
     metas = [json.loads(p.read_bytes()) for p in (place.folder / "s").rglob("meta.json")]
     assert [m["micro_batch"] for m in metas] == [2, 2]
-
-
-def test_several_devices_are_refused_by_name(place: Workplace) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.devices=2: a training runs on one device.*launcher=joblib"):
-        read_setup(place.config("trainer.devices=2"))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ class Toy(FewShotMethod):
         self.eval_rows: list[list[int]] = []
         self.poison: int | None = None  # micro-batch whose loss becomes NaN
 
+    def log_scores(self) -> np.ndarray:
+        """Of all rows, by the weights as they are."""
+        with torch.no_grad():
+            return torch.log_softmax(self.linear(self.features), -1).numpy()
+
     def scores(self, batch: dict[str, Any]) -> Tensor:
         if not self.training:
             self.eval_rows.append(list(batch["rows"]))
@@ -56,6 +61,11 @@ class Toy(FewShotMethod):
         self.rows.append(list(batch["rows"]))
         self.losses.append(float(loss.detach()))
         return loss
+
+
+def accuracy(scores: np.ndarray, rows: Sequence[int]) -> float:
+    """Share of rows whose column is right."""
+    return float(np.mean(scores.argmax(1) == np.asarray(rows) % 2))
 
 
 def table(n: int = 32) -> Table:
@@ -73,6 +83,7 @@ def train(
     poison: int | None = None,
     eval_batch: int = 7,
     method: Toy | None = None,
+    devices: int = 1,
 ) -> tuple[list[Fitted], Toy]:
     """One training; `dev` is a list of scripted dev scores, one per look, or a function like fit's dev_score."""
     split = split or Split(tuple(range(16)), tuple(range(16, 32)))
@@ -81,17 +92,15 @@ def train(
     method.poison = poison
     script = iter(dev) if isinstance(dev, (list, tuple)) else None
 
-    def accuracy(scores: np.ndarray, rows: Sequence[int]) -> float:
-        return float(np.mean(scores.argmax(1) == np.asarray(rows) % 2))
-
     measure = (lambda scores, rows: next(script)) if script is not None else dev or accuracy
     rows = table()
     data = FewShotData(0, split).connect(
         rows,
         updates=hs[0]["max_steps"],
         batch_size=hs[0]["batch_size"],
-        micro_batch=micro or hs[0]["batch_size"],
+        micro_batch=micro or hs[0]["batch_size"] // devices,
         seed=11,
+        devices=devices,
     )
     fitted = fit(
         method,
@@ -99,7 +108,7 @@ def train(
         hs=hs,
         test=table() if test else None,
         dev_score=measure,
-        trainer_flags={"accelerator": "cpu", "devices": 1, "gradient_clip_val": 1.0, "deterministic": True},
+        trainer_flags={"accelerator": "cpu", "devices": devices, "gradient_clip_val": 1.0, "deterministic": True},
         loggers=[],
         eval_batch=eval_batch,
         title="toy",

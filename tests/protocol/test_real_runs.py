@@ -86,11 +86,11 @@ def test_i084_another_saver_changes_nothing(place: Workplace, monkeypatch: pytes
     """A periodic saver before the one that looks at dev: the chosen weights are those of the metric all the same."""
     import pytorch_lightning as pl
 
-    from fewnlu.methods import fit
+    from fewnlu.methods import training
 
     small = ("split.run=0", "hp.max_steps=6", "hp.lr=0.02", "hp.eval_ratio=0.17")
     (plain,) = place.run(*small, sweep="plain")
-    original, savers = fit._trainer, []
+    original, savers = training._trainer, []
 
     def with_saver(*args: Any, **kwargs: Any) -> Any:
         trainer = original(*args, **kwargs)
@@ -98,7 +98,7 @@ def test_i084_another_saver_changes_nothing(place: Workplace, monkeypatch: pytes
         trainer.callbacks.insert(0, savers[-1])
         return trainer
 
-    monkeypatch.setattr(fit, "_trainer", with_saver)
+    monkeypatch.setattr(training, "_trainer", with_saver)
     (other,) = place.run(*small, sweep="saver")
     assert len(list((place.folder / "ckpt").glob("*.ckpt"))) == 6 and savers[0].best_model_path
     assert other == plain and len(plain["looks"]) == 6

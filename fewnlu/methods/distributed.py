@@ -1,0 +1,244 @@
+"""One training on several devices of this machine: a process for each, between them Lightning's DDP.
+
+Everything but the updates stays in the calling process. The processes (`fewnlu.methods.worker`) are started at the
+first such training and kept for the next ones, since importing takes seconds. A training goes to them as a file, which
+each maps into memory instead of getting a copy; what comes back is in a file of tensors. Progress, metrics and errors
+are lines of JSON. A process ends when its standard input does, that is with this one, however that ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import copyreg
+import json
+import os
+import pickle
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fewnlu import errors
+from fewnlu.methods.looks import Measure, Rule
+from fewnlu.methods.memory import give_back
+from fewnlu.methods.method import FewShotMethod
+from fewnlu.methods.training import Trained
+
+JOB, RESULT, MEETING = "job.pt", "result.pt", "meeting"
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fewnlu.methods.worker import main; main()"
+_team: _Team | None = None
+
+
+def proxy(values: dict[Any, Any]) -> Any:
+    """A read-only view, as tasks hold some; pickle knows its class by no name."""
+    return types.MappingProxyType(values)
+
+
+copyreg.pickle(types.MappingProxyType, lambda one: (proxy, (dict(one),)))
+
+
+@dataclass
+class Job:
+    """A training as the processes get it.
+
+    Attributes:
+        measure: as in `fewnlu.methods.training.train`.
+        flags: of Lightning's Trainer.
+        threads: torch threads of each process.
+        logged: whether somebody wants the metrics.
+    """
+
+    method: FewShotMethod
+    data: Any
+    rules: list[Rule]
+    measure: Measure
+    flags: dict[str, Any]
+    total: int
+    threads: int
+    logged: bool
+
+
+def train(
+    method: FewShotMethod,
+    data: Any,
+    rules: list[Rule],
+    measure: Measure,
+    bar: Any,
+    *,
+    flags: dict[str, Any],
+    loggers: list[Any],
+    total: int,
+) -> Trained:
+    """As `fewnlu.methods.training.train`, on `data.devices` devices.
+
+    Raises:
+        MemoryError: memory ran out in one of the processes.
+        RuntimeError: one of them was killed. Any other error of theirs comes as what it was there.
+    """
+    method.zero_grad(set_to_none=True)
+    method.cpu()  # the devices' memory is the processes' now
+    give_back()
+    threads = max(1, torch.get_num_threads() // data.devices)
+    team = _team_of(data.devices, flags, threads)
+    folder = Path(tempfile.mkdtemp(dir=team.folder))
+    status = "failed"
+    try:
+        _write(Job(method, data, rules, measure, flags, total, threads, bool(loggers)), folder / JOB)
+        with warnings.catch_warnings(), contextlib.closing(team.train(folder)) as messages:
+            warnings.simplefilter("ignore")
+            for message in messages:
+                _pass_on(message, bar, loggers)
+        found = torch.load(folder / RESULT, mmap=True, weights_only=True)
+        status = "success"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for logger in loggers:
+            logger.finalize(status)
+    method.to(device=found["device"], dtype=found["dtype"])  # where test is scored
+    if found["last"] is not None:
+        method.load_snapshot(found["last"])
+    measure.table.most_rows = found["most_rows"]
+    return Trained(
+        [Rule(**{**one, "looks": [(step, score) for step, score in one["looks"]]}) for one in found["rules"]],
+        found["steps"],
+        found["weights"],
+        {step: values.numpy() for step, values in found["dev_scores"].items()},
+        FloatingPointError(found["diverged"]) if found["diverged"] else None,
+    )
+
+
+def _pass_on(message: dict[str, Any], bar: Any, loggers: list[Any]) -> None:
+    if "metrics" not in message:
+        bar.step(message["step"], message["note"])
+        return
+    for logger in loggers:
+        logger.log_metrics(message["metrics"], step=message["step"])
+        logger.save()
+
+
+def _write(job: Job, path: Path) -> None:
+    try:
+        torch.save(job, path)
+    except (pickle.PicklingError, AttributeError, TypeError) as err:
+        raise errors.ConfigError(
+            f"trainer.devices={job.data.devices}: {type(job.method).__module__}.{type(job.method).__name__}, or what "
+            f"it holds, can't be sent to other processes ({err}); use trainer.devices=1"
+        ) from err
+
+
+class _Team:
+    """The processes, one a device.
+
+    Args:
+        key: what they were started for; a training with another key needs others.
+
+    Attributes:
+        folder: of all files that they share; the last of them, or this process, removes it.
+    """
+
+    def __init__(self, key: tuple[Any, ...], size: int, threads: int) -> None:
+        self.key, self.lines = key, queue.Queue[tuple[int, str | None]]()
+        self.folder = Path(tempfile.mkdtemp(prefix="fewnlu-team-"))
+        env = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_WEIGHTS_ONLY_LOAD"}  # a job is our own file
+        env |= {"OMP_NUM_THREADS": str(threads), "NODE_RANK": "0"}
+        env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns where it looked for unused parameters in vain
+        self.processes: list[subprocess.Popen[str]] = []
+        for rank in range(size):
+            command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(self.folder), str(rank), str(size)]
+            one = subprocess.Popen(
+                command,
+                env={**env, "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+            self.processes.append(one)
+            threading.Thread(target=self._listen, args=(rank, one), daemon=True).start()
+
+    def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.put((rank, line))
+        self.lines.put((rank, None))
+
+    def train(self, folder: Path) -> Any:
+        """Give a job to all; yields what the first says until all are done."""
+        try:
+            for one in self.processes:
+                assert one.stdin is not None
+                one.stdin.write(f"{folder}\n")
+                one.stdin.flush()
+            todo = len(self.processes)
+            while todo:
+                rank, line = self.lines.get()
+                message: dict[str, Any] = {"died": True} if line is None else json.loads(line)
+                if "died" in message:
+                    raise RuntimeError(_died(rank, len(self.processes), self.processes[rank].wait()))
+                if "error" in message:
+                    raise _error(rank, len(self.processes), **message["error"])
+                if "done" in message:
+                    todo -= 1
+                else:
+                    yield message
+        except BaseException:  # where one has failed, the others wait for it
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Kill the processes, which hold nothing that is worth more, and wait for them."""
+        global _team
+        _team = None if _team is self else _team
+        for one in self.processes:
+            one.kill()
+        for one in self.processes:
+            one.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _team_of(size: int, flags: dict[str, Any], threads: int) -> _Team:
+    global _team
+    key = (size, str(flags.get("accelerator")), str(flags.get("devices")), threads, tuple(sys.path))
+    if _team is not None and (_team.key != key or any(one.poll() is not None for one in _team.processes)):
+        _team.end()
+    if _team is None:
+        _team = _Team(key, size, threads)
+    return _team
+
+
+@atexit.register
+def dismiss() -> None:
+    """End the processes that wait for another training."""
+    if _team is not None:
+        _team.end()
+
+
+def _died(rank: int, size: int, code: int) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    return (
+        f"process {rank + 1} of {size} {how} while training; where the machine's memory was used up, use fewer "
+        "trainer.devices or a smaller runtime.micro_batch"
+    )
+
+
+def _error(rank: int, size: int, name: str, text: str, number: int | None, memory: bool, trace: str) -> BaseException:
+    """An error of a process, as nearly as possible what it was there."""
+    kind: Any = MemoryError if memory else getattr(errors, name, None) or getattr(builtins, name, None)
+    known = isinstance(kind, type) and issubclass(kind, Exception)
+    if known and number is not None and issubclass(kind, OSError):
+        found: BaseException = kind(number, text)
+    else:
+        found = kind(text) if known else RuntimeError(f"{name}: {text}")
+    found.add_note(f"in process {rank + 1} of {size}:\n{trace}")
+    return found
