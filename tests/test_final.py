@@ -18,7 +18,7 @@ from fewnlu.protocol.trial import run_trial
 from fewnlu.tasks.streams import stream_rows
 from fewnlu.tasks.task import task_from_config
 from tests.methods.shapes import SHAPES, items, write
-from tests.running import Workplace, config, results
+from tests.running import Workplace, config, results, rewrite
 
 
 def study(place: Workplace, method: str, shape: str, family: str, *more: str) -> Path:
@@ -98,7 +98,7 @@ def test_steps_are_the_median_or_all_on_the_same_schedule(place: Workplace, monk
     for path in folder.rglob("result.json"):
         record = json.loads(path.read_bytes())
         record["chosen_step"] = 1 + record["k"]  # 1 and 2
-        path.write_text(json.dumps(record))
+        rewrite(path, record)
     final.retrain(folder, "median", 1, place.folder / "m")
     final.retrain(folder, "max", 1, place.folder / "n")
     assert seen == [(1, 1, 4), (4, 4, 4)]  # the lower of two middles is a step that a run chose
@@ -110,7 +110,7 @@ def test_h_star_is_chosen_on_dev_alone(place: Workplace) -> None:
         record = json.loads(path.read_bytes())
         good = record["h"]["lr"] == 1e-3
         record["dev"]["select"], record["test"]["select"] = (0.9, 0.0) if good else (0.1, 1.0)
-        path.write_text(json.dumps(record))
+        rewrite(path, record)
     assert final.choose(folder).h["lr"] == 1e-3
 
 
@@ -222,9 +222,10 @@ def test_a_bad_row_costs_only_what_comes_after_it(place: Workplace, capsys: pyte
     rows.write_text("\n".join([*good, '{"id": "x"}', *good]))
     with pytest.raises(DataError, match=r"rows\.jsonl:4: field"):
         predict.predict(place.folder / "m", rows)
-    assert len(list(csv.DictReader((place.folder / "rows.labels.csv").open()))) == 3
+    # what is labelled lies in a file that says it is a part; a whole one of before stays
+    assert "rows.labels.csv.part" in capsys.readouterr().err and not (place.folder / "rows.labels.csv").exists()
+    assert len(list(csv.DictReader((place.folder / "rows.labels.csv.part").open()))) == 3
     # what the first row shows is said before the model is read, and nothing is written
-    (place.folder / "rows.labels.csv").unlink()
     (place.folder / "m" / "model.safetensors").unlink()
     rows.write_text('{"id": "x"}')
     with pytest.raises(DataError, match=r"rows\.jsonl:1: field"):

@@ -22,6 +22,14 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 
 
+OF_A_TASK = (
+    "task",
+    "data",
+    "reading",
+    "pool",
+)  # parts of a study's config that differ between tasks, or are only there
+
+
 def paper_average(scores: Mapping[str, Mapping[str, float]], *, first_metric: bool = False) -> float | None:
     """Mean over the seven tasks, CB being (accuracy + macro-F1) / 2 and MultiRC (F1a + EM) / 2.
 
@@ -73,7 +81,7 @@ def averages(summaries: Iterable[Summary]) -> list[Average]:
     for one in summaries:
         config = one.study.config
         if config and config["task"]["name"] in TASKS and one.test:
-            rest = {name: part for name, part in config.items() if name not in ("task", "data")}
+            rest = {name: part for name, part in config.items() if name not in OF_A_TASK}
             groups.setdefault(canonical([rest, one.study.seeds, one.study.k_total]), []).append(one)
     found = []
     for group in groups.values():

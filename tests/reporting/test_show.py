@@ -10,6 +10,7 @@ from fewnlu.reporting.layout import plain
 from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.reporting.tables import hp_text
 from tests.reporting.trees import Tree, find, run
+from tests.running import rewrite
 
 
 def test_show_prints_everything_a_reader_needs(sweep, capsys):
@@ -113,7 +114,7 @@ def test_without_dev_scores_no_correlation_is_spoken_of(tmp_path, capsys):
     name = tree.study(hs=1)
     for path in (tmp_path / "s" / name).rglob(RESULT):
         result = json.loads(path.read_bytes())
-        path.write_text(json.dumps({**result, "dev": None, "looks": []}))
+        rewrite(path, {**result, "dev": None, "looks": []})
     run("show", tmp_path / "s")
     text = capsys.readouterr().out
     assert "no point of H has both dev and test scores" in text and "0 points" not in text

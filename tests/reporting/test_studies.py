@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fewnlu import report
+from fewnlu import final, report
 from fewnlu.protocol.records import Predictions, run_folder, write_failure, write_record
 from fewnlu.reporting.studies import read_studies, summarise
 from fewnlu.reporting.tables import studies_text
@@ -33,7 +33,7 @@ def write(sweep: Path, real: dict[str, Any], *, lr: float, k: int, dev: float, t
         one[name]["select"] = one[name]["metrics"]["accuracy"] = score
     one["test"]["controls"] = {"majority": {"accuracy": 0.55}, "chance": {"accuracy": 0.5}}
     folder = run_folder(sweep, one["study_name"], one["h"], k, 0, key)
-    write_record(folder, one, {}, Predictions([], [], [], [], {}))
+    write_record(folder, one, {"config": one["config"]}, Predictions([], [], [], [], {}))
 
 
 def fail(sweep: Path, real: dict[str, Any], *, lr: float, k: int) -> None:
@@ -80,6 +80,27 @@ def test_i054_a_failed_run_is_shown_and_ends_with_1(
     text = capsys.readouterr().out
     assert "11 of 12 done, 1 FAILED" in text and "CUDA out of memory" in text and "k2-r0" in text
     assert "lr=2e-05" in text and "not compared" in text  # h with a run less is no candidate
+
+
+def test_an_edited_result_never_counts(
+    tmp_path: Path, real: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record counts as it was written or not at all, in every report, and not for h* either."""
+    grid(tmp_path / "m", real)
+    edited = next(
+        p for p in (tmp_path / "m").rglob("k0-*/result.json") if json.loads(p.read_bytes())["h"]["lr"] == 1e-5
+    )
+    edited.write_text(edited.read_text().replace('"select": 0.6', '"select": 0.99'))
+    for command in ("show", "leaderboard"):
+        with pytest.raises(SystemExit) as end:
+            report.main([command, str(tmp_path / "m")])
+        assert end.value.code == 1
+    out, _ = capsys.readouterr()
+    assert "11 of 12 done" in out and "1 damaged" in out and "99" not in out
+    (study,) = read_studies([tmp_path / "m"])
+    assert len(study.damaged) == 1 and summarise(study).choice.h == {**real["h"], "lr": 3e-5}
+    assert final.choose(study.folder).h == {**real["h"], "lr": 3e-5}
+    assert "result.json was changed or cut off" in capsys.readouterr().err
 
 
 def test_several_studies_get_one_table(tmp_path: Path, real: dict[str, Any]) -> None:
