@@ -20,14 +20,8 @@ TASKS: dict[str, tuple[str, ...]] = {
     "wsc": ("accuracy",),
     "copa": ("accuracy",),
 }
-
-
-OF_A_TASK = (
-    "task",
-    "data",
-    "reading",
-    "pool",
-)  # parts of a study's config that differ between tasks, or are only there
+# Parts of a study's config that go with its task: "reading" is only there where a task has several masks.
+OF_A_TASK = ("task", "data", "reading", "pool")
 
 
 def paper_average(scores: Mapping[str, Mapping[str, float]], *, first_metric: bool = False) -> float | None:

@@ -78,9 +78,7 @@ def summary(task: str, score: float, *, rho: float = 0.5, method: str = "pet", l
         "method": {"name": method},
         "split": {"name": "multisplit", "r": 0.5},
         "paradigm": {"name": "single"},
-        **(
-            {"reading": {"decode": "parallel"}} if task in ("wsc", "copa") else {}
-        ),  # only where there are several masks
+        **({"reading": {"decode": "parallel"}} if task in ("wsc", "copa") else {}),
     }
     run = {"config": config, "h": {}, "k": 0, "rep": 0}
     study = Study(f"{task}-{method}", "key", {"split": 42}, None, Path("."), runs={"{}": [run]})  # type: ignore[dict-item]
