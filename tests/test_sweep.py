@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from fewnlu.methods.pet import Method
 from fewnlu.protocol.atomic import is_alive, read_json
-from fewnlu.reporting.status import read_status, status_text
+from fewnlu.reporting.status import RunState, Status, read_status, status_text
 from fewnlu.reporting.studies import read_studies, summarise
 from tests.running import ROOT, Workplace, failures, result_bytes, results
 from tests.test_train import command as train
@@ -60,6 +61,15 @@ def test_i103_truncated_empty_and_foreign_files_are_named_and_computed_anew(
     # a changed setting is computed anew, the old runs stay
     place.run("hp.lr=1e-4", "seed.train=7")
     assert len(results(sweep)) == 6 and expected.items() <= result_bytes(sweep).items()
+
+
+def test_status_tells_what_a_command_will_compute_from_what_none_will() -> None:
+    status = Status(Path("m"), [RunState("s/h/k0", "done", "", True), RunState("copy/h/k0", "damaged", "twice", False)])
+    assert "no command here asked for 1" in status_text(status) and "same command" not in status_text(status)
+    status.runs.append(RunState("s/h/k1", "missing", "not begun", True))
+    assert "no command here asked for 1" in status_text(status) and "same command" in status_text(status)
+    unknown = Status(Path("m"), [RunState("s/h/k0", "failed", "x", False)])
+    assert "same command" in status_text(unknown) and "no command" not in status_text(unknown)
 
 
 def test_i095_i097_a_failed_run_costs_one_run_unless_fail_fast(place: Workplace) -> None:

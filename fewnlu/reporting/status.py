@@ -86,8 +86,12 @@ def status_text(status: Status, most: int = 20) -> str:
         lines += _listed([r for r in status.runs if r.state == state], most)
     if status.foreign:
         lines.append(f"  not of fewnlu, left alone: {', '.join(status.foreign[:most])}")
-    if any(run.state not in {"done", "running"} for run in status.runs):
+    left = [run for run in status.runs if run.state not in {"done", "running"}]
+    asked = any(run.wanted for run in status.runs)  # else a sweep of before commands were kept, or of another sweeper
+    if any(run.wanted or not asked for run in left):
         lines.append("  the same command again computes what is not done")
+    if foreign := sum(asked and not run.wanted for run in left):
+        lines.append(f"  no command here asked for {foreign} of these: move their folders away, nothing computes them")
     return "\n".join(lines)
 
 
