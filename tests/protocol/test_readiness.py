@@ -40,7 +40,7 @@ def test_what_the_models_files_tell(
 def test_a_sweep_that_is_done_needs_no_model(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.folder)
     asked: list[int] = []
-    monkeypatch.setattr("fewnlu.protocol.check.check_ready", lambda setups, here: asked.append(len(list(setups))))
+    monkeypatch.setattr("fewnlu.protocol.check.check_ready", lambda setups, **_: asked.append(len(list(setups))))
     place.run(sweep="multirun/main")
     assert not check_command([*place.base(), "split.k=2"], multirun=False).missing() and not asked
     check_command([*place.base(), "split.k=3"], multirun=False)
