@@ -115,9 +115,13 @@ def ignored(composed: Composed, *, multirun: bool) -> list[str]:
 def remarks(setups: Sequence[Setup]) -> list[str]:
     """What is odd about a command but can be run."""
     notes = []
+    seen: set[tuple[str, str, str | None]] = set()
     for setup in setups:
-        if setup.cfg["method"]["input"] != "question":
-            odd = [*setup.data.labeled.notes, *spoilers(setup.task, setup.data)]
+        data = setup.data
+        rows = (setup.task.name, data.labeled.sha256, data.test.sha256 if data.test else None)
+        if setup.cfg["method"]["input"] != "question" and rows not in seen:
+            seen.add(rows)  # the studies of a sweep mostly share their rows
+            odd = [*data.labeled.notes, *spoilers(setup.task, data)]
             notes += [f"task={setup.task.name}: {text}" for text in odd]
         n = min(len(setup.splits[k].train) for k in setup.ks)
         size = max((h.get("batch_size") or 0) for h in setup.hs)
