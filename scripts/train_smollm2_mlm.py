@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fewnlu.backbones.adapter import MARK, add_lora
+from fewnlu.backbones.layers import find_layers
 from fewnlu.backbones.loading import load_backbone
 from fewnlu.backbones.smollm2_mlm import START_TOKEN
 from fewnlu.methods.method import lr_factor
@@ -47,6 +48,9 @@ def main(argv: list[str] | None = None) -> None:
         *(("rate", float, 0.2), ("lr", float, 1e-3), ("warmup", float, 0.03), ("seed", int, 42)),
     ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the layers: a quarter faster, needs a C++ compiler"
+    )
     train(parser.parse_args(argv))
 
 
@@ -56,6 +60,7 @@ def train(args: Any) -> None:
     model, tokenizer = backbone.model, backbone.tokenizer
     model.requires_grad_(False)
     add_lora(model, args.rank)
+    _quicken(model, args.compile)
     words = model.get_input_embeddings().weight
     trained = {n: p for n, p in model.named_parameters() if MARK in n}
     trained[MASK] = nn.Parameter(words.detach().float().mean(0))
@@ -112,13 +117,36 @@ def predict(model: Any, mask: Tensor, ids: Tensor, masked: Tensor) -> tuple[Tens
     """(mean cross-entropy, share of right answers) at the masked tokens, each read from the position before it."""
     embeds = model.get_input_embeddings()(ids)
     embeds = torch.where(masked.unsqueeze(-1), mask.to(embeds.dtype), embeds)
-    everything = torch.zeros(len(ids), 1, ids.shape[1], ids.shape[1], dtype=embeds.dtype)  # all see all
     with torch.autocast(embeds.device.type, dtype=torch.bfloat16):
-        states = model.base_model(inputs_embeds=embeds, attention_mask=everything, use_cache=False)[0]
+        states = model.base_model(inputs_embeds=embeds, use_cache=False)[0]
         row, place = masked.nonzero(as_tuple=True)
         logits = model.get_output_embeddings()(states[row, place - 1]).float()
     target = ids[row, place]
     return nn.functional.cross_entropy(logits, target), (logits.argmax(-1) == target).float().mean()
+
+
+def _all_to_all(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, scaling: float, **__: Any
+) -> tuple[Tensor, None]:
+    """Attention [B, heads, T, D] without a mask, in float32: quicker on a processor than torch's in bf16."""
+    with torch.autocast(q.device.type, enabled=False):
+        grouped = q.float().reshape(len(q), k.shape[1], -1, q.shape[-1])  # [B, key heads, T * queries a key, D]
+        mixed = (grouped @ k.float().transpose(-1, -2) * scaling).softmax(-1) @ v.float()
+        return mixed.reshape(q.shape).transpose(1, 2), None
+
+
+def _quicken(model: Any, compiled: bool) -> None:
+    """What changes no result beyond rounding: attention without a mask, fixed weights cast to bf16 once."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register("all_to_all", _all_to_all)
+    model.config._attn_implementation = "all_to_all"
+    for layer in find_layers(model):
+        for name, p in layer.named_parameters():
+            if MARK not in name and p.ndim == 2:
+                p.data = p.data.bfloat16()
+        if compiled:
+            layer.forward = torch.compile(layer.forward)
 
 
 @torch.no_grad()

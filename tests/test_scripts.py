@@ -55,3 +55,13 @@ def test_masked_lm_resumes(tiny: Callable[[str], Path], tmp_path: Path, monkeypa
     with pytest.raises(SystemExit, match=r"was trained with steps=6 .*give the same, or another --out"):
         script["main"]([*common[:-3], "7", *common[-2:], "--out", str(tmp_path / "cut")])
     loading.forget()
+
+
+def test_attention_without_a_mask_is_attention() -> None:
+    attend = runpy.run_path(str(SCRIPT), run_name="script")["_all_to_all"]
+    q, k, v = (
+        torch.randn(2, heads, 5, 4, generator=torch.Generator().manual_seed(i)) for i, heads in enumerate((6, 2, 2))
+    )
+    whole = torch.nn.functional.scaled_dot_product_attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))
+    found, _ = attend(None, q, k, v, None, scaling=4**-0.5)
+    assert torch.allclose(found, whole.transpose(1, 2), atol=1e-6)
