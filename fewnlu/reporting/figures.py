@@ -33,10 +33,12 @@ def _figure(out: Path, name: str, columns: int = 1, size: tuple[float, float] = 
         raise ConfigError(
             "figures need matplotlib: pip install 'fewnlu[report]', or leave them out with --no-figures"
         ) from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "fewnlu", "font.size": 8, "axes.titlesize": 9, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
+        figure = Figure(figsize=(size[0] * columns, size[1]), layout="constrained", dpi=110)
         axes = figure.subplots(1, columns, squeeze=False)[0]
         for axis in axes:
             axis.grid(True, color="#e4e7ec", linewidth=0.6)
@@ -44,9 +46,9 @@ def _figure(out: Path, name: str, columns: int = 1, size: tuple[float, float] = 
             axis.spines[["top", "right"]].set_visible(False)
         yield axes[0] if columns == 1 else axes
         out.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out / f"{name}.png", dpi=110)
+        FigureCanvasAgg(figure).print_png(out / f"{name}.png")  # savefig would draw each twice
         figure.set_layout_engine("none")  # laid out once
-        figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(out / f"{name}.svg", metadata={"Date": None})
 
 
 def draw_all(
