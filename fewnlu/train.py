@@ -85,6 +85,14 @@ def _fail() -> None:
     callback.status = 1
 
 
+_SUBMITIT = ("hydra_submitit_launcher", "slurm")
+PLUGINS = {  # choices of Hydra's that come with an extra: its module below hydra_plugins, the extra
+    "hydra/sweeper=optuna": ("hydra_optuna_sweeper", "optuna"),
+    **dict.fromkeys(("launcher=slurm", "launcher=submitit_local"), _SUBMITIT),
+    **dict.fromkeys(("hydra/launcher=submitit_slurm", "hydra/launcher=submitit_local"), _SUBMITIT),
+}
+
+
 def precheck(args: Any) -> None:
     """Compose and read everything that the command asks for, up to the rows and the splits; then say what is to come.
 
@@ -94,8 +102,10 @@ def precheck(args: Any) -> None:
     from fewnlu.protocol import callback
     from fewnlu.protocol.check import check_command
 
-    if "hydra/sweeper=optuna" in args.overrides and find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
-        raise ConfigError("hydra/sweeper=optuna needs the package hydra-optuna-sweeper: pip install 'fewnlu[optuna]'")
+    for override in args.overrides:
+        plugin, extra = PLUGINS.get(override, (None, None))
+        if plugin is not None and find_spec(f"hydra_plugins.{plugin}") is None:
+            raise ConfigError(f"{override} needs the package {plugin.replace('_', '-')}: pip install 'fewnlu[{extra}]'")
     expected = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
     callback.expected = expected
     if note := expected.room():

@@ -117,3 +117,23 @@ def test_an_interval_needs_that_sweeper_and_its_package(
     monkeypatch.setattr(train, "find_spec", lambda name: None)
     assert command(monkeypatch, *place.base(), "hydra/sweeper=optuna", "hp.lr=interval(1e-4,0.2)", "-m") == 2
     assert "pip install" in capsys.readouterr().err and not (place.folder / "multirun").exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "extra"),
+    [
+        ("launcher=slurm", "slurm"),
+        ("launcher=submitit_local", "slurm"),
+        ("hydra/launcher=submitit_slurm", "slurm"),
+        ("hydra/sweeper=optuna", "optuna"),
+    ],
+)
+def test_a_plugin_that_is_not_installed_is_named_with_its_extra(
+    choice: str, extra: str, place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fewnlu import train
+
+    monkeypatch.setattr(train, "find_spec", lambda name: None)
+    assert command(monkeypatch, *place.base(), choice, "-m") == 2
+    assert f"{choice} needs the package hydra-" in (said := capsys.readouterr().err)
+    assert f"pip install 'fewnlu[{extra}]'" in said and not (place.folder / "multirun").exists()

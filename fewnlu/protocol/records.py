@@ -174,18 +174,18 @@ def damage(folder: Path, key: str | None = None) -> str | None:
         folder: of the run.
         key: the run's; None takes the one that the folder's name begins.
     """
-    result, wrong = _look(folder, key)
+    result, wrong = _look(folder, key, sealed=True)
     if result is None:
         return wrong
     meta = read_json(folder / META)
     if not isinstance(meta, dict):
-        return f"{META} is {'damaged' if (folder / META).exists() else 'missing'}"
-    for name, expected in (meta.get("sha256") or {PREDICTIONS: None}).items():
+        return f"{META} is damaged"
+    for name, expected in meta["sha256"].items():
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError:
             return f"{name} is missing"
-        if expected is not None and found != expected:
+        if found != expected:
             return f"{name} was changed or cut off"
     return ""
 
