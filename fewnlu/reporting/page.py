@@ -16,7 +16,7 @@ from typing import Any
 from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.protocol.records import canonical
 from fewnlu.reporting.layout import METRIC_NAMES, Table
-from fewnlu.reporting.names import method_name, model_name, score_name, split_name, task_name
+from fewnlu.reporting.names import method_name, model_name, score_name, split_name, study_file, task_name
 from fewnlu.reporting.outcomes import Outcomes, outcomes
 from fewnlu.reporting.overview import control, notes_of
 from fewnlu.reporting.studies import Study, Summary
@@ -38,7 +38,7 @@ def page(
         text: whether texts of rows may be in it.
     """
     usable = [s for s in summaries if s.study.config]
-    studies = [_study(i, s, out) for i, s in enumerate(usable)]
+    studies = [_study(s, out) for s in usable]
     texts: dict[str, dict[str, str]] = {}
     for one, summary in zip(studies, usable, strict=True):
         if text and one["rows"] and one["rows"]["list"]:
@@ -80,7 +80,7 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def _study(number: int, s: Summary, out: Path) -> dict[str, Any]:
+def _study(s: Summary, out: Path) -> dict[str, Any]:
     study, runs, sure = s.study, chosen_runs(s), sureness(s)
     names = sorted({n for results in study.runs.values() for n in results[0]["h"]})
     order = list(study.runs)
@@ -88,7 +88,7 @@ def _study(number: int, s: Summary, out: Path) -> dict[str, Any]:
     select = s.test.get("select")
     star = order.index(canonical(dict(s.choice.h))) if s.choice.h is not None else (0 if len(order) == 1 else -1)
     return {
-        "id": number,
+        "id": study_file(study),
         "name": study.name,
         "key": study.key[:8],
         "task": task_name(study),

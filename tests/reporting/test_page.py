@@ -161,6 +161,27 @@ def wait(browser: Browser, title: str) -> None:
     raise AssertionError(f"no page titled {title}")
 
 
+def test_links_lead_to_the_same_place_when_more_studies_are_there(browser, tmp_path):
+    tree = Tree(tmp_path / "main")
+    tree.study(hs=2, method="pet", seeds={"data": 42, "split": 42, "train": 2})
+    html = write(tmp_path / "main")
+    browser.open(html)
+    browser.js("document.querySelector('[data-table=studies] tbody a').click()")
+    browser.js("document.querySelectorAll('[data-table=hs] tbody a')[1].click()")
+    link, title = browser.js("return [location.hash, document.querySelector('h1').textContent]")
+    assert "train2" in link and "/h/" in link
+    for seed in (1, 3):
+        tree.study(hs=2, method="pet", seeds={"data": 42, "split": 42, "train": seed})
+    html = write(tmp_path / "main")
+    browser.open(html, link)
+    assert browser.js("return [location.hash, document.querySelector('h1').textContent]") == [link, title]
+    browser.js("document.querySelector('[data-table=runs] tbody a').click()")
+    wait(browser, "Run k0-r0")
+    assert "train2" in browser.js("return location.hash")
+    browser.open(html, "#/s/gone%ZZ/h/1")
+    assert browser.js("return document.querySelector('h1').textContent") == "Studies" and browser.errors() == []
+
+
 def test_text_from_data_shows_as_text(browser, html):
     browser.open(html, "#/s/1")
     shown = [r[4] for r in browser.js(ROWS % "rows")]
