@@ -51,7 +51,10 @@ def _trial(cfg: DictConfig) -> float:
     if values["data"]["dir"]:
         values["data"]["dir"] = str((root / Path(values["data"]["dir"]).expanduser()).resolve())
     plugins.trust(values["trust"])
-    if node.runtime.choices.get("hydra/launcher") == "joblib":
+    if (
+        node.runtime.choices.get("hydra/launcher") in ("joblib", "submitit_local")
+        and values["trainer"].get("accelerator") != "cpu"
+    ):
         devices.claim()  # before torch looks at the devices
     from fewnlu.protocol.trial import run_trial
 
@@ -108,6 +111,8 @@ def precheck(args: Any) -> None:
             raise ConfigError(f"{override} needs the package {plugin.replace('_', '-')}: pip install 'fewnlu[{extra}]'")
     expected = check_command(args.overrides, multirun=bool(args.multirun), config_dir=args.config_dir)
     callback.expected = expected
+    if not args.multirun:  # a sweep says so itself
+        print(f"1 study: {len(expected.runs)} run{'s' * (len(expected.runs) != 1)} in 1 job", file=sys.stderr)
     if note := expected.room():
         print(note, file=sys.stderr)
     try:

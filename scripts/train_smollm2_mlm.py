@@ -191,9 +191,9 @@ def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> Non
 
 
 def _plan(args: Any) -> str:
-    return " ".join(
-        f"{n}={getattr(args, n)}" for n in ("steps", "batch", "length", "rank", "rate", "lr", "warmup", "seed")
-    )
+    names = ("steps", "batch", "length", "rank", "rate", "lr", "warmup", "seed", "model")
+    corpus = hashlib.sha256(args.corpus.read_bytes()).hexdigest()[:16]
+    return " ".join(f"{n}={getattr(args, n)}" for n in names) + f" corpus={corpus}"
 
 
 def resume(args: Any, trained: dict[str, Any], optimizer: Any) -> int:

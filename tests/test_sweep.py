@@ -114,10 +114,13 @@ def test_k_spread_over_jobs_lands_in_the_same_study(place: Workplace) -> None:
     assert study.n_runs == 2 and summarise(study).test["select"].n == 2
 
 
-def test_i106_one_job_a_device(place: Workplace) -> None:
+@pytest.mark.parametrize(
+    "launcher", [("launcher=joblib", "hydra.launcher.n_jobs=4"), ("launcher=submitit_local", "launcher.parallel=4")]
+)
+def test_i106_one_job_a_device(place: Workplace, launcher: tuple[str, str]) -> None:
     """Two devices, pretended: never more than one live run on each."""
     done = _train(
-        place, "split.k=1", "hp.lr=1e-4,2e-4,3e-4,4e-4", "launcher=joblib", "hydra.launcher.n_jobs=4", "-m",
+        place, "split.k=1", "hp.lr=1e-4,2e-4,3e-4,4e-4", *launcher, "-m",
         CUDA_VISIBLE_DEVICES="7,8", TMPDIR=str(place.folder),
     )  # fmt: skip
     assert done.returncode == 0 and "2 at once, one for each GPU" in done.stderr

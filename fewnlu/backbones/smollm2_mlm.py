@@ -53,6 +53,8 @@ def ensure_smollm2_mlm() -> Path:
     try:
         with FileLock(folder.parent / f"{folder.name}.lock"):
             if not is_made():
+                for stale in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed; the lock is ours
+                    shutil.rmtree(stale, ignore_errors=True)
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
                     made = Path(work) / "model"
                     build(base, ADAPTER, made, MASK_TOKEN, START_TOKEN)

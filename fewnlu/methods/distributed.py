@@ -17,10 +17,12 @@ import os
 import pickle
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 import warnings
 from dataclasses import dataclass
@@ -32,11 +34,16 @@ import torch
 from fewnlu import errors
 from fewnlu.methods.looks import Measure, Rule
 from fewnlu.methods.memory import give_back
-from fewnlu.methods.method import FewShotMethod
+from fewnlu.methods.method import Diverged, FewShotMethod
 from fewnlu.methods.training import Trained
 
 JOB, RESULT, MEETING = "job.pt", "result.pt", "meeting"
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from fewnlu.methods.worker import main; main()"
+# A signal to the whole group is the caller's to act upon: it goes on or ends, and the processes with it.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_BOOT = (
+    f"import json, signal, sys; [signal.signal(s, signal.SIG_IGN) for s in {[int(s) for s in IGNORED]}]; "
+    "sys.path[:] = json.loads(sys.argv[1]); from fewnlu.methods.worker import main; main()"
+)
 _team: _Team | None = None
 
 
@@ -114,7 +121,7 @@ def train(
         found["steps"],
         found["weights"],
         {step: values.numpy() for step, values in found["dev_scores"].items()},
-        FloatingPointError(found["diverged"]) if found["diverged"] else None,
+        Diverged(found["diverged"]) if found["diverged"] else None,
     )
 
 
@@ -129,11 +136,29 @@ def _pass_on(message: dict[str, Any], bar: Any, loggers: list[Any]) -> None:
 
 def _write(job: Job, path: Path) -> None:
     try:
-        torch.save(job, path)
+        save(job, path)
     except (pickle.PicklingError, AttributeError, TypeError) as err:
         raise errors.ConfigError(
             f"trainer.devices={job.data.devices}: {type(job.method).__module__}.{type(job.method).__name__}, or what "
             f"it holds, can't be sent to other processes ({err}); use trainer.devices=1"
+        ) from err
+
+
+def save(value: Any, path: Path) -> None:
+    """torch.save, whose own file knows no OSError: a full disk would be a RuntimeError without a word of it.
+
+    Raises:
+        OSError: it can't be written; names the folder and what is asked of it.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(value, file)
+    except OSError as err:
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            err.errno,
+            f"{err.strerror}: several devices hand the model over in {path.parent.parent}, which has {free / 1e6:,.0f} "
+            "MB left; set TMPDIR to a folder with room for the model and its best weights",
         ) from err
 
 
@@ -154,6 +179,13 @@ class _Team:
         env |= {"OMP_NUM_THREADS": str(threads), "NODE_RANK": "0"}
         env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns where it looked for unused parameters in vain
         self.processes: list[subprocess.Popen[str]] = []
+        try:
+            self._start(size, env)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, size: int, env: dict[str, str]) -> None:
         for rank in range(size):
             command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(self.folder), str(rank), str(size)]
             one = subprocess.Popen(
@@ -187,6 +219,7 @@ class _Team:
                 if "died" in message:
                     raise RuntimeError(_died(rank, len(self.processes), self.processes[rank].wait()))
                 if "error" in message:
+                    self._blame_the_dead()
                     raise _error(rank, len(self.processes), **message["error"])
                 if "done" in message:
                     todo -= 1
@@ -196,15 +229,24 @@ class _Team:
             self.end()
             raise
 
+    def _blame_the_dead(self) -> None:
+        """Where a process was killed, the others report lost connections: say what was first."""
+        time.sleep(0.3)
+        for rank, one in enumerate(self.processes):
+            if (code := one.poll()) is not None:
+                raise RuntimeError(_died(rank, len(self.processes), code))
+
     def end(self) -> None:
         """Kill the processes, which hold nothing that is worth more, and wait for them."""
         global _team
         _team = None if _team is self else _team
-        for one in self.processes:
-            one.kill()
-        for one in self.processes:
-            one.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            for one in self.processes:
+                one.kill()
+            for one in self.processes:
+                one.wait()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _team_of(size: int, flags: dict[str, Any], threads: int) -> _Team:
@@ -225,20 +267,26 @@ def dismiss() -> None:
 
 
 def _died(rank: int, size: int, code: int) -> str:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    if code >= 0:
+        return f"process {rank + 1} of {size} ended with status {code}; what it said stands above"
     return (
-        f"process {rank + 1} of {size} {how} while training; where the machine's memory was used up, use fewer "
-        "trainer.devices or a smaller runtime.micro_batch"
+        f"process {rank + 1} of {size} was killed by signal {-code} while training; where the machine's memory was "
+        "used up, use fewer trainer.devices or a smaller runtime.micro_batch"
     )
 
 
-def _error(rank: int, size: int, name: str, text: str, number: int | None, memory: bool, trace: str) -> BaseException:
+def _error(
+    rank: int, size: int, name: str, text: str, number: int | None, file: str | None, memory: bool, trace: str
+) -> BaseException:
     """An error of a process, as nearly as possible what it was there."""
     kind: Any = MemoryError if memory else getattr(errors, name, None) or getattr(builtins, name, None)
-    known = isinstance(kind, type) and issubclass(kind, Exception)
-    if known and number is not None and issubclass(kind, OSError):
-        found: BaseException = kind(number, text)
-    else:
-        found = kind(text) if known else RuntimeError(f"{name}: {text}")
+    found: BaseException
+    try:
+        if not issubclass(kind, Exception):
+            raise TypeError
+        os_error = number is not None and issubclass(kind, OSError)
+        found = kind(number, text, *([] if file is None else [file])) if os_error else kind(text)
+    except TypeError:  # no class of an error, or one that takes more than a text
+        found = RuntimeError(f"{name}: {text}")
     found.add_note(f"in process {rank + 1} of {size}:\n{trace}")
     return found

@@ -37,6 +37,10 @@ class Context:
     word_dropout: float = 0.0
 
 
+class Diverged(FloatingPointError):
+    """The loss is not finite; on several devices all of them know, and stop at the same update."""
+
+
 class FewShotMethod(pl.LightningModule):
     """Base of all methods; a new one is a new file with a subclass named `Method`.
 
@@ -97,9 +101,9 @@ class FewShotMethod(pl.LightningModule):
             self.skip(share)
         shown = loss
         if "elsewhere" in batch:  # all processes have to agree on whether they go on
-            shown = self.trainer.strategy.reduce(loss.detach().float(), reduce_op="mean")
+            shown = self.trainer.strategy.reduce(loss.detach().float().clone(), reduce_op="mean")
         if not torch.isfinite(shown):
-            raise FloatingPointError(
+            raise Diverged(
                 f"the loss is {shown.item()} at update {self.trainer.global_step + 1}: lower hp.lr, or use "
                 "trainer.precision=32-true and model_args.dtype=float32"
             )

@@ -24,11 +24,13 @@ from pytorch_lightning.strategies import DDPStrategy
 from torch import distributed
 
 from fewnlu.determinism import seed_all
-from fewnlu.methods.distributed import JOB, MEETING, RESULT, Job
+from fewnlu.methods.distributed import IGNORED, JOB, MEETING, RESULT, Job, save
 from fewnlu.methods.looks import Measure
 from fewnlu.methods.memory import give_back, out_of_memory
-from fewnlu.methods.method import FewShotMethod
+from fewnlu.methods.method import Diverged, FewShotMethod
 from fewnlu.methods.training import train
+
+FOR_EVER = datetime.timedelta(days=7)  # whoever waits for a process that failed is ended by the caller
 
 
 class _Voice:
@@ -82,12 +84,15 @@ class _Strategy(DDPStrategy):
             return
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's name resolves to
+        # Not by its URL: torch would look for a folder with a space in it under "%20".
+        store = distributed.FileStore(str(self.meeting), self.world)
+        store.set_timeout(FOR_EVER)
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if self.root_device.type == "cuda" else "gloo",
-            init_method=self.meeting.as_uri(),
+            store=store,
             rank=self.global_rank,
             world_size=self.world,
-            timeout=datetime.timedelta(days=7),  # whoever waits for a process that failed is ended by the caller
+            timeout=FOR_EVER,
         )
 
 
@@ -118,7 +123,7 @@ def _work(folder: Path, meeting: Path, rank: int, world: int, voice: _Voice) -> 
     # Draws of the ranks (dropout) differ, and depend on nothing but the run's seed and the rank.
     seed_all(int(hashlib.sha256(f"{job.data.stream.seed} {rank}".encode()).hexdigest()[:8], 16))
     job.data.rank = rank
-    dtype = next(job.method.parameters()).dtype
+    dtypes = _dtypes(job.method)
     flags = {**job.flags, "strategy": _Strategy(meeting, world), "use_distributed_sampler": False}
     measure = _Shared(job.measure.table, job.measure.rows, job.measure.dev_score, job.measure.eval_batch)
     first = rank == 0
@@ -133,8 +138,11 @@ def _work(folder: Path, meeting: Path, rank: int, world: int, voice: _Voice) -> 
         total=job.total,
         keeps=first,
     )
+    if found.diverged is not None and not isinstance(found.diverged, Diverged):
+        raise found.diverged  # of this process alone: the others know nothing of it
     if not first:
         return
+    now = _dtypes(job.method)
     result = {
         "rules": [asdict(rule) for rule in found.rules],
         "steps": found.steps,
@@ -143,10 +151,14 @@ def _work(folder: Path, meeting: Path, rank: int, world: int, voice: _Voice) -> 
         "diverged": str(found.diverged) if found.diverged else None,
         "last": None if found.rules or found.diverged else _on_cpu(job.method.snapshot()),
         "device": str(job.method.device),
-        "dtype": now if (now := next(job.method.parameters()).dtype) != dtype else None,  # trainer.precision=bf16-true
+        "dtype": now.pop() if len(now) == 1 and now != dtypes else None,  # trainer.precision=bf16-true
         "most_rows": measure.table.most_rows,
     }
-    torch.save(result, folder / RESULT)
+    save(result, folder / RESULT)
+
+
+def _dtypes(method: FewShotMethod) -> set[torch.dtype]:
+    return {p.dtype for p in method.parameters()}
 
 
 def _on_cpu(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -166,8 +178,7 @@ def main() -> None:
     folder, rank, world = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     voice = _Voice(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)  # what anybody prints is not for the caller
-    # A signal to the whole group is the caller's to act upon: it goes on or ends, and this process with it.
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    for one in IGNORED:
         signal.signal(one, signal.SIG_IGN)
     jobs: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_follow, args=(jobs, folder), daemon=True).start()
@@ -183,6 +194,7 @@ def main() -> None:
                     "name": type(err).__name__,
                     "text": str(err.args[1]) if isinstance(err, OSError) and len(err.args) > 1 else str(err),
                     "number": getattr(err, "errno", None),
+                    "file": None if (file := getattr(err, "filename", None)) is None else str(file),
                     "memory": out_of_memory(err),
                     "trace": traceback.format_exc(),
                 }

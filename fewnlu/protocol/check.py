@@ -143,7 +143,11 @@ def _ready(expected: Expected, setups: Sequence[Setup], composed: Composed) -> N
     if expected.runs and not expected.missing():
         return
     launcher = str(composed.hydra.launcher.get("_target_"))
-    check_ready(setups, here=not launcher.endswith("SlurmLauncher"), one_gpu=launcher.endswith("JoblibLauncher"))
+    check_ready(
+        setups,
+        here=not launcher.endswith("SlurmLauncher"),
+        one_gpu=launcher.endswith(("JoblibLauncher", "LocalLauncher")),
+    )
 
 
 # Keys that hold for a whole command, and why they can't be swept.

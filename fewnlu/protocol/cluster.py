@@ -15,12 +15,19 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 
+from fewnlu.protocol import devices
+
 POLL_S = 0.5
 
 
 def is_submitit(launcher: Any) -> bool:
     """Whether a Hydra launcher is one of hydra-submitit-launcher's."""
     return hasattr(launcher, "_EXECUTOR") and "submitit" in type(launcher).__module__
+
+
+def is_slurm(launcher: Any) -> bool:
+    """Whether its jobs run on a cluster's nodes."""
+    return bool(launcher._EXECUTOR == "slurm")
 
 
 def submit(
@@ -46,7 +53,7 @@ def submit(
     params = [
         (list(o), "hydra.sweep.dir", first + i, f"job_id_for_{first + i}", state) for i, o in enumerate(overrides)
     ]
-    if launcher._EXECUTOR == "slurm":
+    if is_slurm(launcher):
         jobs = executor.map_array(launcher, *zip(*params, strict=True))
         print(f"submitted {len(jobs)} SLURM jobs: {', '.join(j.job_id for j in jobs)}", file=sys.stderr)
         return _wait(jobs, lambda: None, len(jobs)) if wait else []
@@ -92,6 +99,10 @@ def _executor(launcher: Any) -> Any:
         "stderr_to_stdout",
     }
     given = dict(launcher.params)
+    gpus = devices.visible()
+    if kind == "local" and given.get("gpus_per_node") is None and gpus and all(g.isdigit() for g in gpus):
+        # submitit hides all GPUs from a job that asks for none; a job claims one of those that it is shown.
+        given |= {"gpus_per_node": len(gpus), "visible_gpus": [int(g) for g in gpus]}
     init: dict[str, Any] = {"folder": given.pop("submitit_folder")}
     if "max_num_timeout" in given:
         init[f"{kind}_max_num_timeout"] = given.pop("max_num_timeout")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -66,7 +67,8 @@ def resolved(flags: dict[str, Any]) -> dict[str, Any]:
     """
     n, given = count(flags), flags.get("devices", 1)
     named = isinstance(given, (list, tuple)) or (isinstance(given, str) and "," in given)
-    numbers = [int(v) for v in (given.split(",") if isinstance(given, str) else given)] if named else n
+    parts = given.split(",") if isinstance(given, str) else given
+    numbers = [int(v) for v in parts if str(v).strip()] if named else n
     return {**{k: v for k, v in flags.items() if k not in ("strategy", "num_nodes")}, "devices": numbers}
 
 
@@ -86,6 +88,7 @@ def claim() -> str | None:
 
     folder = Path(tempfile.gettempdir()) / f"fewnlu-devices-{os.getuid()}"
     folder.mkdir(exist_ok=True)
+    told = False
     while True:
         for device in devices:
             lock = FileLock(folder / f"{device.replace('/', '_')}.lock")
@@ -96,4 +99,7 @@ def claim() -> str | None:
             _held = (device, lock)
             os.environ["CUDA_VISIBLE_DEVICES"] = device
             return device
+        if not told:
+            print(f"waiting for a GPU: all {len(devices)} are held by other jobs of fewnlu", file=sys.stderr)
+            told = True
         time.sleep(0.2)

@@ -146,6 +146,8 @@ class Lab:
                 now = self.micro or share
                 if not out_of_memory(err) or self.setup.cfg["runtime"]["micro_batch"] or now == 1:
                     raise
+                if self.setup.reading.hinge == "batch":
+                    raise MemoryError(f"{err}; reading.hinge=batch needs a whole batch in one forward") from err
                 self.micro = next(n for n in range(now - 1, 0, -1) if share % n == 0)
             give_back()
             print(

@@ -31,7 +31,7 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True, one_gpu: bool = F
     Args:
         setups: all trials of a command, each with its `hs`.
         here: whether the trials run on this machine (not on a cluster's nodes).
-        one_gpu: whether a job sees only one of the machine's GPUs, as under joblib.
+        one_gpu: whether a job sees only one of the machine's GPUs, as where jobs run beside one another here.
 
     Raises:
         ConfigError: frozen layers that the model lacks, words that its tokenizer cannot read, a cache that cannot be
@@ -93,7 +93,7 @@ def _check_device(flags: dict[str, Any], one_gpu: bool) -> None:
     wanted = flags.get("accelerator", "auto")
     gpus, n = devices.visible(), devices.count(flags)
     if gpus and wanted != "cpu" and n > (1 if one_gpu else len(gpus)):
-        what = "launcher=joblib gives each job one GPU" if one_gpu else f"this machine has {len(gpus)} for this command"
+        what = "this launcher gives each job one GPU" if one_gpu else f"this machine has {len(gpus)} for this command"
         instead = "leave the launcher out, so that jobs take turns" if one_gpu else f"use at most {len(gpus)}"
         raise ConfigError(f"trainer.devices={flags['devices']}: {what}; {instead}, or trainer.accelerator=cpu")
     there = bool(gpus) or any(Path(name).exists() for name in _DEVICE_FILES)

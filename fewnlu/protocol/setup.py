@@ -241,6 +241,12 @@ def _check_devices(cfg: dict[str, Any]) -> None:
             f"trainer.devices={given}: {n} devices do not divide hp.batch_size={batch}, which they share at each "
             "update; choose a divisor, or another hp.batch_size"
         )
+    if (cfg.get("reading") or {}).get("hinge") == "batch" and (n > 1 or (micro and micro < batch)):
+        key = f"trainer.devices={given}" if n > 1 else f"runtime.micro_batch={micro}"
+        raise ConfigError(
+            f"reading.hinge=batch: this loss compares means over a forward's rows, so with {key} it would be another "
+            "one; use reading.hinge=example, or the whole batch on one device"
+        )
     if micro and batch % (n * micro):
         raise ConfigError(
             f"runtime.micro_batch={micro}: {n} devices with {micro} rows each do not divide hp.batch_size={batch}; "

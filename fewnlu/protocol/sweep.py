@@ -40,9 +40,12 @@ def launch(plan: Plan, launcher: Any, config: Any, max_batch_size: int | None = 
             try:
                 if cluster.is_submitit(launcher):
                     parallel = int(own.get("parallel") or cores())
+                    if not cluster.is_slurm(launcher):
+                        parallel = _at_once(parallel, plan, "launcher.parallel")
                     results = cluster.submit(launcher, config, part, start, wait=wait, parallel=parallel)
                 else:
-                    _limit_to_devices(launcher)
+                    if (settings := getattr(launcher, "joblib", None)) is not None:
+                        settings["n_jobs"] = _at_once(int(settings.get("n_jobs") or 1), plan, "hydra.launcher.n_jobs")
                     results = launcher.launch(part, initial_job_idx=start)
             except OSError as err:
                 if not is_disk_full(err):
@@ -68,13 +71,12 @@ def _tell(results: Sequence[Any]) -> None:
             print(f"error in job {' '.join(result.overrides or [])}: {name}{err}", file=sys.stderr)
 
 
-def _limit_to_devices(launcher: Any) -> None:
-    """Never more joblib workers than GPUs, where there are GPUs: each takes one for itself."""
-    settings = getattr(launcher, "joblib", None)
+def _at_once(jobs: int, plan: Plan, key: str) -> int:
+    """Never more jobs at once on this machine than GPUs, where GPUs are used: each job takes one for itself."""
     found = devices.visible()
-    if settings is None or not found:
-        return
-    jobs = int(settings.get("n_jobs") or 1)
-    if jobs < 0 or jobs > len(found):
-        print(f"hydra.launcher.n_jobs={jobs}: {len(found)} at once, one for each GPU", file=sys.stderr)
-        settings["n_jobs"] = len(found)
+    if not found or 0 <= jobs <= len(found):
+        return jobs
+    if all(one.cfg["trainer"].get("accelerator") == "cpu" for one in plan.composed):
+        return jobs
+    print(f"{key}={jobs}: {len(found)} at once, one for each GPU", file=sys.stderr)
+    return len(found)

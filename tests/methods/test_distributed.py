@@ -22,6 +22,7 @@ from fewnlu.errors import ConfigError
 from fewnlu.methods import distributed
 from fewnlu.methods.pet import Method as Pet
 from fewnlu.protocol import devices, lab, readiness
+from fewnlu.protocol.atomic import is_disk_full
 from fewnlu.protocol.setup import read_setup
 from fewnlu.protocol.trial import run_trial
 from fewnlu.splits.strategy import Split
@@ -142,6 +143,15 @@ class Poisoned(Toy):
         return super().loss(batch)
 
 
+class Alone(Toy):
+    """Its first process fails in a way that the second does not know of; its loss ends in what autograd keeps."""
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 0 and self.trainer.global_step == 2:
+            raise FloatingPointError("mine alone")
+        return torch.relu(super().loss(batch))
+
+
 class Greedy(Pet):
     """Has no room for more than two rows."""
 
@@ -170,6 +180,8 @@ def test_a_loss_that_diverges_on_one_process_ends_all(place: Workplace) -> None:
     early = [{**h, "eval_ratio": 0.125} for h in hs]
     stopped, went_on = train(hs=early, method=Poisoned(early[0]), devices=2, dev=level)[0]
     assert stopped.steps_done == 2 and isinstance(went_on, FloatingPointError)
+    with pytest.raises(FloatingPointError, match="mine alone"):  # and the other does not wait for ever
+        train(hs=hs[1:], method=Alone(hs[1]), devices=2, dev=level)
     plain, _ = train(hs=hs[1:], devices=2)
     alone, _ = train(hs=hs[1:], micro=2)
     assert plain[0].looks == alone[0].looks
@@ -213,7 +225,7 @@ def test_processes_that_die_cost_one_run_and_none_is_left(place: Workplace, monk
 
 
 def test_the_command_trains_on_two_processes(place: Workplace) -> None:
-    left = place.folder / "tmp"
+    left = place.folder / "tmp of ä user"
     left.mkdir()
     done = place.python("-m", "fewnlu.train", *place.base(), *TWO, "++trainer.strategy=ddp", "split.k=1",
                         "hp.lr=1e-4,2e-4", "search=none", "logger=csv", "-m", TMPDIR=str(left))  # fmt: skip
@@ -237,6 +249,8 @@ def test_the_command_trains_on_two_processes(place: Workplace) -> None:
         (["trainer.devices=[0,0]"], r"trainer\.devices=\[0, 0\]: expected different numbers of GPUs"),
         (["trainer.devices=[0,1]", "trainer.accelerator=cpu"], r"a CPU has none, .* trainer\.devices=2"),
         (["trainer.devices=2", "trainer.accelerator=mps"], r"trainer\.devices=2: several devices need"),
+        (["trainer.devices=2", "reading.hinge=batch"], r"reading\.hinge=batch: .* with trainer\.devices=2 it would be"),
+        (["runtime.micro_batch=2", "reading.hinge=batch"], r"reading\.hinge=batch: .* with runtime\.micro_batch=2 it"),
         (["++trainer.strategy=fsdp"], r"trainer\.strategy=fsdp: .*auto, ddp, ddp_spawn.*runtime\.checkpointing=true"),
         (["++trainer.strategy=deepspeed_stage_2"], r"trainer\.strategy=deepspeed_stage_2: "),
     ],
@@ -246,16 +260,35 @@ def test_what_cannot_be_is_refused_by_name(place: Workplace, overrides: list[str
         read_setup(place.config(*overrides))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux'")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: several devices hand .* MB left; set TMPDIR") as found:
+        distributed.save({"x": torch.zeros(10)}, tmp_path / "job")
+    assert is_disk_full(found.value)
+
+
+def test_errors_come_back_as_what_they_were() -> None:
+    def back(name: str, text: str = "text", number: int | None = None, file: str | None = None) -> BaseException:
+        return distributed._error(0, 2, name, text, number, file, memory=False, trace="the trace")
+
+    missing = back("FileNotFoundError", "No such file", 2, "rows.csv")
+    assert isinstance(missing, FileNotFoundError) and str(missing) == "[Errno 2] No such file: 'rows.csv'"
+    assert isinstance(back("ConfigError"), ConfigError) and back("ConfigError").__notes__[0].endswith("the trace")
+    for name in ("UnicodeDecodeError", "Theirs", "KeyboardInterrupt", "print"):  # no text alone makes one
+        assert isinstance(back(name), RuntimeError) and str(back(name)) == f"{name}: text"
+
+
 def test_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, gpus, n, resolved in [
         (1, "", 1, 1), ("2", "", 2, 2), ("auto", "", 1, 1), ("auto", "4,5,6", 3, 3), (-1, "4,5", 2, 2),
-        ([0, 1], "4,5", 2, [0, 1]), ("0,1", "4,5", 2, [0, 1]), ([1], "4,5", 1, [1]),
+        ('2,', "4,5", 1, [2]), ([0, 1], "4,5", 2, [0, 1]), ("0,1", "4,5", 2, [0, 1]), ([1], "4,5", 1, [1]),
     ]:  # fmt: skip
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
         flags = {"devices": given, "strategy": "ddp", "precision": "32-true"}
         assert devices.count(flags) == n and devices.resolved(flags) == {"devices": resolved, "precision": "32-true"}
     assert devices.count({"devices": "auto", "accelerator": "cpu"}) == 1
-    with pytest.raises(ConfigError, match=r"trainer\.devices=2: launcher=joblib gives each job one GPU; leave"):
+    with pytest.raises(ConfigError, match=r"trainer\.devices=2: this launcher gives each job one GPU; leave"):
         readiness._check_device({"devices": 2}, one_gpu=True)
     with pytest.raises(ConfigError, match=r"trainer\.devices=3: this machine has 2 for this command; use at most 2"):
         readiness._check_device({"devices": 3}, one_gpu=False)
