@@ -7,6 +7,7 @@ Here the same settings are used, but every job is waited for, and what happened 
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -99,10 +100,9 @@ def _executor(launcher: Any) -> Any:
         "stderr_to_stdout",
     }
     given = dict(launcher.params)
-    gpus = devices.visible()
-    if kind == "local" and given.get("gpus_per_node") is None and gpus and all(g.isdigit() for g in gpus):
+    if kind == "local" and given.get("gpus_per_node") is None and (gpus := devices.visible()):
         # submitit hides all GPUs from a job that asks for none; a job claims one of those that it is shown.
-        given |= {"gpus_per_node": len(gpus), "visible_gpus": [int(g) for g in gpus]}
+        given["setup"] = [*(given.get("setup") or ()), f"export CUDA_VISIBLE_DEVICES={shlex.quote(','.join(gpus))}"]
     init: dict[str, Any] = {"folder": given.pop("submitit_folder")}
     if "max_num_timeout" in given:
         init[f"{kind}_max_num_timeout"] = given.pop("max_num_timeout")
