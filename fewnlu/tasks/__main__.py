@@ -22,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", help="a task of conf/task or of --config-dir")
     parser.add_argument("overrides", nargs="*", help="as for fewnlu.train, e.g. data.dir=FOLDER data.per_class=16")
     parser.add_argument("--config-dir", help="folder with task/NAME.yaml of your own")
-    parser.add_argument("--model", help="local:FOLDER, hub:NAME or smollm2: its tokenizer; default: words (a toy)")
+    parser.add_argument(
+        "--model", help="local:FOLDER, hub:NAME, smollm2 or smollm2_mlm: its tokenizer; default: words (a toy)"
+    )
     parser.add_argument("--kind", choices=["masked", "causal"], help="default: as the model is; masked for the toy")
     parser.add_argument("--pattern", type=int, help="show: only this pattern")
     parser.add_argument("--row", help="show: id of the row; default: the first labelled one")

@@ -92,6 +92,16 @@ def test_the_embedded_one_is_made_once_and_known_by_its_hash(tiny, tmp_path, mon
     smollm2_mlm.fingerprint.cache_clear()
 
 
+def test_the_shipped_adapter_is_one_of_the_embedded_model():
+    own = load_file(smollm2_mlm.ADAPTER)
+    assert smollm2_mlm.ADAPTER.stat().st_size <= 10e6 and own.pop("mask_embedding").shape == (576,)
+    assert len(own) == 30 * 7 * 2  # layers, projections, A and B
+    assert all(t.dtype == torch.float16 and t.isfinite().all() and 16 in t.shape for t in own.values())
+    assert all(t.any() for t in own.values())  # trained, each of them: B begins at 0
+    card = (smollm2_mlm.ADAPTER.parent / "README.md").read_text(encoding="utf-8")
+    assert "masked-token accuracy" in card and "terms of the data" in card
+
+
 def test_an_adapter_of_another_model_is_refused(tiny, tmp_path):
     save_file({"mask_embedding": torch.zeros(32), "x.lora_A.default.weight": torch.zeros(4, 8)}, tmp_path / "a")
     with pytest.raises(KeyError):
