@@ -33,7 +33,7 @@ import torch
 
 from fewnlu import errors
 from fewnlu.methods.looks import Measure, Rule
-from fewnlu.methods.memory import give_back
+from fewnlu.methods.memory import add_peaks, give_back
 from fewnlu.methods.method import Diverged, FewShotMethod
 from fewnlu.methods.training import Trained
 
@@ -223,6 +223,7 @@ class _Team:
                     raise _error(rank, len(self.processes), **message["error"])
                 if "done" in message:
                     todo -= 1
+                    add_peaks(message["done"])
                 else:
                     yield message
         except BaseException:  # where one has failed, the others wait for it

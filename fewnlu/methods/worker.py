@@ -26,7 +26,7 @@ from torch import distributed
 from fewnlu.determinism import seed_all
 from fewnlu.methods.distributed import IGNORED, JOB, MEETING, RESULT, Job, save
 from fewnlu.methods.looks import Measure
-from fewnlu.methods.memory import give_back, out_of_memory
+from fewnlu.methods.memory import give_back, out_of_memory, peaks, reset_peaks
 from fewnlu.methods.method import Diverged, FewShotMethod
 from fewnlu.methods.training import train
 
@@ -185,9 +185,10 @@ def main() -> None:
     while True:
         job = Path(jobs.get())
         try:
+            reset_peaks()
             _work(job, folder / MEETING, rank, world, voice)
             give_back()
-            voice.say(done=True)
+            voice.say(done=peaks())
         except BaseException as err:
             voice.say(
                 error={

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fewnlu.methods import memory
+
 PACKAGES = (
     "fewnlu",
     "torch",
@@ -62,19 +64,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def reset_peak() -> None:
-    """Start counting the peaks of memory anew, so that they are those of one run (fault I088)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass  # not Linux, or not allowed: the peak is then the process's
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-
-
 def facts() -> dict[str, Any]:
-    """Versions, commit, hardware and peak memory (bytes)."""
+    """Versions, commit, hardware and peak memory (bytes, of the process that took most)."""
     torch = sys.modules.get("torch")
     cuda = torch is not None and torch.cuda.is_available()
     return {
@@ -85,19 +76,8 @@ def facts() -> dict[str, Any]:
         "cores": cores(),
         "threads": torch.get_num_threads() if torch is not None else None,
         "gpu": torch.cuda.get_device_name(0) if torch is not None and cuda else None,
-        "peak_memory": _peak(),
-        "peak_gpu_memory": torch.cuda.max_memory_allocated() if torch is not None and cuda else None,
+        **memory.peaks(),
     }
-
-
-def _peak() -> int | None:
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
 
 
 @functools.cache

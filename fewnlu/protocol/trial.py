@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import FewnluError
+from fewnlu.methods import memory
 from fewnlu.progress import training_done
 from fewnlu.protocol import machine, stop
 from fewnlu.protocol.atomic import DiskFull, is_disk_full
@@ -116,7 +117,7 @@ def _run(
 ) -> bool:
     """Whether all of the `hs` came to a result."""
     whole = True
-    machine.reset_peak()
+    memory.reset_peaks()
     start = time.perf_counter()
     fitted = setup.paradigm.run(lab, k, rep, hs)
     seconds = time.perf_counter() - start

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fewnlu.errors import ConfigError
-from fewnlu.methods import distributed
+from fewnlu.methods import distributed, memory
 from fewnlu.methods.pet import Method as Pet
 from fewnlu.protocol import devices, lab, readiness
 from fewnlu.protocol.atomic import is_disk_full
@@ -205,6 +205,8 @@ def test_memory_that_runs_out_halves_the_forward(
     assert "trying runtime.micro_batch=1, accumulated to the same 6 rows" in capsys.readouterr().err
     (meta,) = [json.loads(p.read_bytes()) for p in (place.folder / "s").rglob("meta.json")]
     assert (meta["micro_batch"], meta["devices"]) == (1, 2)
+    assert meta["peak_memory"] >= max(one["peak_memory"] or 0 for one in memory._others) > 0
+    assert len(memory._others) == 2  # of the training that fitted
 
 
 @pytest.mark.slow  # starts the processes three times

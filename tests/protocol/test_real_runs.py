@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fewnlu.errors import ConfigError
-from fewnlu.protocol import machine
+from fewnlu.methods import memory
 from fewnlu.protocol.trial import run_trial
 from fewnlu.reporting.studies import read_studies, summarise
 from tests.running import Workplace, config, failures, results, write_task
@@ -138,7 +138,7 @@ def test_i089_memory_of_an_evaluation_does_not_grow_with_the_rows(place: Workpla
     method = method_class("pet")(Context(lab.backbone, setup.task, h, {}, reader))
     grown = []
     for n in (500, 10_000):
-        machine.reset_peak()
+        memory.reset_peaks()
         before = peak()
         scores = score_rows(method, table, range(n), 32)
         grown.append(peak() - before)
