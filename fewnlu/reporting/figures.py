@@ -167,7 +167,8 @@ def k_figures(curves: dict[Any, dict[int, Summary]], out: Path) -> list[str]:
                 ticks = sorted({k for by_k in by_strategy.values() for k in by_k})
                 axis.set_xticks(ticks, [str(k) for k in ticks])
                 axis.set(xlabel="K", title=f"{what}")
-            axes[0].legend(frameon=False, fontsize=7)
+            handles, shown = axes[0].get_legend_handles_labels()  # below, where it covers no curve
+            axes[0].figure.legend(handles, shown, loc="outside lower center", ncols=6, frameon=False, fontsize=7)
         names.append(name)
     return names
 
