@@ -18,6 +18,15 @@ class DataError(FewnluError):
     """Rows that cannot be used; the message names file and line."""
 
 
+def interrupted(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or what a library made of it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def choices(value: object, known: Iterable[object]) -> str:
     """Say what could have been meant by `value`.
 

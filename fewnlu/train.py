@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fewnlu.config import conf_dir
 from fewnlu.determinism import before_torch
-from fewnlu.errors import ConfigError, FewnluError
+from fewnlu.errors import ConfigError, FewnluError, interrupted
 
 
 def job(cfg: DictConfig) -> float | None:
@@ -143,7 +143,12 @@ def main() -> None:
     if not shows_only and args.experimental_rerun is None:
         try:
             precheck(args)
-        except FewnluError as err:
+        except BaseException as err:
+            if interrupted(err):
+                print("interrupted: nothing was begun", file=sys.stderr)
+                sys.exit(130)
+            if not isinstance(err, FewnluError):
+                raise
             print(f"error: {err}", file=sys.stderr)
             sys.exit(2)
     sweep = callback.expected.sweep if callback.expected is not None else None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.running import Workplace, write_task
+from tests.test_train import command
 
 OVERRIDES = [
     ("hp.lr=-1", "hp.lr=-1"),
@@ -212,3 +213,22 @@ def test_a_file_cannot_trust_a_module(place: Workplace, monkeypatch: pytest.Monk
     Path("evil.py").write_text("open('marker', 'w')\n")
     argv = ["--config-dir", "own", *place.base(), "experiment=evil"]
     assert "trust" in _refused(place, argv, monkeypatch)
+
+
+@pytest.mark.parametrize("covered", [False, True])
+def test_ctrl_c_before_anything_has_begun(
+    covered: bool, place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fewnlu.protocol import check
+
+    def stopped(*args: object, **kwargs: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if covered:  # as libraries do that tidy up
+                raise ValueError("half a configuration") from None
+            raise
+
+    monkeypatch.setattr(check, "check_command", stopped)
+    assert command(monkeypatch, *place.base(), "-m") == 130
+    assert capsys.readouterr().err == "interrupted: nothing was begun\n"

@@ -114,7 +114,7 @@ def _load(folder: Path, kind: Kind, dtype: torch.dtype, sha: str, rank: int) -> 
             # transformers' default drops the head of Microsoft's files and makes a random one (fault I092).
             config.legacy = not any(name.startswith("lm_predictions.") for name in _names(files))
         auto = AutoModelForMaskedLM if kind == "masked" and not reads_masks(config) else AutoModelForCausalLM
-        with _quiet():
+        with quiet():
             loaded: Any = auto.from_pretrained(
                 folder,
                 config=config,
@@ -166,7 +166,7 @@ def _names(files: list[Path]) -> list[str]:
     return names
 
 
-class _quiet:
+class quiet:
     """No progress bars and load reports of transformers meanwhile: what matters is checked and said by us."""
 
     def __enter__(self) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def ensure_smollm2_mlm() -> Path:
             if not is_made():
                 for stale in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed; the lock is ours
                     shutil.rmtree(stale, ignore_errors=True)
+                print(
+                    f"fewnlu: embedded model smollm2_mlm: merging its adapter, once (540 MB in {folder.parent})",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
                     made = Path(work) / "model"
                     build(base, ADAPTER, made, MASK_TOKEN, START_TOKEN)

@@ -149,6 +149,7 @@ def save(value: Any, path: Path) -> None:
 
     Raises:
         OSError: it can't be written; names the folder and what is asked of it.
+        KeyboardInterrupt, SystemExit: as they come, which torch answers with an error that its file is incomplete.
     """
     try:
         with path.open("wb") as file:
@@ -160,6 +161,10 @@ def save(value: Any, path: Path) -> None:
             f"{err.strerror}: several devices hand the model over in {path.parent.parent}, which has {free / 1e6:,.0f} "
             "MB left; set TMPDIR to a folder with room for the model and its best weights",
         ) from err
+    except RuntimeError as err:
+        if isinstance(err.__context__, (KeyboardInterrupt, SystemExit)):
+            raise err.__context__ from None
+        raise
 
 
 class _Team:
@@ -174,7 +179,7 @@ class _Team:
 
     def __init__(self, key: tuple[Any, ...], size: int, threads: int) -> None:
         self.key, self.lines = key, queue.Queue[tuple[int, str | None]]()
-        self.folder = Path(tempfile.mkdtemp(prefix="fewnlu-team-"))
+        self.folder = _new_folder()
         env = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_WEIGHTS_ONLY_LOAD"}  # a job is our own file
         env |= {"OMP_NUM_THREADS": str(threads), "NODE_RANK": "0"}
         env.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns where it looked for unused parameters in vain
@@ -248,6 +253,26 @@ class _Team:
                 one.wait()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _new_folder() -> Path:
+    """A folder in TMPDIR; those of callers that were killed with all their processes go, as they hold whole models."""
+    place = Path(tempfile.gettempdir())
+    for one in place.glob("fewnlu-team-*-*"):
+        owner = one.name.split("-")[2]
+        if owner.isdigit() and one.stat().st_uid == os.getuid() and not _lives(int(owner)):
+            shutil.rmtree(one, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"fewnlu-team-{os.getpid()}-", dir=place))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _team_of(size: int, flags: dict[str, Any], threads: int) -> _Team:

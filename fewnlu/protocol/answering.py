@@ -63,7 +63,10 @@ def read_answering(cfg: dict[str, Any]) -> AnswerSetup:
         raise ConfigError(f"method.shots={shots!r}: expected a whole number, 0 or more")
     where(cfg)
     if kind_of(cfg) != "causal":
-        raise ConfigError(f"method={method['name']} needs a causal language model, this one is {kind_of(cfg)}")
+        raise ConfigError(
+            f"method={method['name']}: a masked model ({cfg['model']['name']}) can't be asked, only a causal one can; "
+            "use model=smollm2, or another with model=hub"
+        )
     task: Any
     if is_choice(cfg["task"]):
         task = choice_from_config(cfg["task"])

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.adapter import merged_state
+from fewnlu.backbones.loading import quiet
 from fewnlu.errors import ConfigError, DataError
 from fewnlu.protocol.atomic import write_atomic
 from fewnlu.tasks.task import Row, Task, task_from_config
@@ -39,7 +40,8 @@ def save_model(folder: Path, method: Any, setup: Any, h: dict[str, Any], facts: 
     folder.mkdir(parents=True, exist_ok=True)
     backbone, cfg = method.backbone, setup.cfg
     state = merged_state(backbone.model) if backbone.adapter else None
-    backbone.model.save_pretrained(folder, state_dict=state, safe_serialization=True)
+    with quiet():
+        backbone.model.save_pretrained(folder, state_dict=state, safe_serialization=True)
     backbone.tokenizer.save_pretrained(folder)
     own = {n: p.detach().cpu().contiguous() for n, p in method.named_parameters() if not n.startswith("backbone.")}
     save_file(own, folder / EXTRA)

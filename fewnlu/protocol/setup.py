@@ -215,7 +215,7 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
             f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
             "mean over the batch; choose a divisor"
         )
-    _check_devices(cfg)
+    _check_devices(cfg, hinge=task.several and cfg["method"]["input"] == "pattern")
     paradigm = find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"]))
     source_of("method", cfg["method"]["name"])  # an unknown one is refused here, and fewnlu's own import torch
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
@@ -233,7 +233,7 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     return setup
 
 
-def _check_devices(cfg: dict[str, Any]) -> None:
+def _check_devices(cfg: dict[str, Any], hinge: bool) -> None:
     given, batch, micro = cfg["trainer"].get("devices", 1), cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
     n = devices.count(cfg["trainer"])
     if batch % n:
@@ -241,7 +241,7 @@ def _check_devices(cfg: dict[str, Any]) -> None:
             f"trainer.devices={given}: {n} devices do not divide hp.batch_size={batch}, which they share at each "
             "update; choose a divisor, or another hp.batch_size"
         )
-    if (cfg.get("reading") or {}).get("hinge") == "batch" and (n > 1 or (micro and micro < batch)):
+    if hinge and (cfg.get("reading") or {}).get("hinge") == "batch" and (n > 1 or (micro and micro < batch)):
         key = f"trainer.devices={given}" if n > 1 else f"runtime.micro_batch={micro}"
         raise ConfigError(
             f"reading.hinge=batch: this loss compares means over a forward's rows, so with {key} it would be another "

@@ -28,7 +28,7 @@ def launch(plan: Plan, launcher: Any, config: Any, max_batch_size: int | None = 
     """
     for note in dict.fromkeys(plan.notes):
         print(note, file=sys.stderr)
-    print(plan.summary(), file=sys.stderr)
+    print(plan.summary() + _there(), file=sys.stderr)
     overrides = [job.overrides for job in plan.jobs]
     size = max_batch_size or max(1, len(overrides))
     own = OmegaConf.select(config, "launcher") or {}
@@ -58,6 +58,14 @@ def launch(plan: Plan, launcher: Any, config: Any, max_batch_size: int | None = 
     if not wait:
         callback.submitted = len(overrides)
     return returns
+
+
+def _there() -> str:
+    """What of it an earlier command has left."""
+    expected = callback.expected
+    if expected is None or not (n := len(expected.runs) - len(expected.missing())):
+        return ""
+    return f"; {n} of {len(expected.runs)} runs are there already"
 
 
 def _tell(results: Sequence[Any]) -> None:
