@@ -42,6 +42,18 @@ def method_name(study: Study) -> str:
     return f"{name} ({', '.join(extra)})" if extra else name
 
 
+def method_choice(study: Study) -> str:
+    """The method as it is typed, with all that makes it another one: ``pet aux.mlm_weight=1.0 paradigm=ipet``."""
+    config = study.config
+    method, paradigm = config["method"], config.get("paradigm") or {"name": "single"}
+    parts = [str(method["name"]), *(f"method.{option}" for option in _options("method", method))]
+    if weight := (config.get("aux") or {}).get("mlm_weight"):
+        parts.append(f"aux.mlm_weight={weight}")
+    if paradigm["name"] != "single":
+        parts += [f"paradigm={paradigm['name']}", *(f"paradigm.{o}" for o in _options("paradigm", paradigm))]
+    return " ".join(parts)
+
+
 def split_name(study: Study, *, options: bool = True) -> str:
     """Strategy with what differs from its usual options; K where it is part of the splits."""
     split = study.config["split"]

@@ -11,7 +11,7 @@ from typing import Any
 from fewnlu.protocol.records import SHORT
 from fewnlu.reporting.average import averages
 from fewnlu.reporting.layout import METRIC_NAMES, count
-from fewnlu.reporting.names import score_name, seeds_differ, seeds_text
+from fewnlu.reporting.names import method_choice, score_name, seeds_differ, seeds_text
 from fewnlu.reporting.studies import Spread, Summary
 
 
@@ -49,7 +49,7 @@ def study_text(summary: Summary) -> str:
         lines.append(
             (
                 "compared",
-                f"task {config['task']['name']}, method {config['method']['name']}, model "
+                f"task {config['task']['name']}, method {method_choice(study)}, model "
                 f"{config['model']['name']}, split {_split(config, study.k_total)}; seeds {seeds_text(study)}",
             )
         )
@@ -198,7 +198,7 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         dev = Spread(s.choice.mean, s.choice.std, len(study_runs(s)))
         table.add_row(
             config["task"]["name"],
-            config["method"]["name"],
+            method_choice(s.study),
             str(config["model"]["name"]),
             _split(config, s.study.k_total),
             *([seeds_text(s.study)] if seeded else []),
@@ -215,7 +215,7 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         config = first.config
         table.add_row(
             f"average of {len(one.members)}",
-            config["method"]["name"],
+            method_choice(first),
             str(config["model"]["name"]),
             _split(config, first.k_total),
             *([seeds_text(first)] if seeded else []),
