@@ -161,7 +161,7 @@ def test_auxiliary_loss_equals_a_slow_reference(family: str) -> None:
     special = set(tokenizer.all_special_ids)
     aux = Auxiliary(rows.encoded, tokenizer, causal, 1.0, 0.3, seed=1)
     again = Auxiliary(rows.encoded, tokenizer, causal, 1.0, 0.3, seed=1)
-    got = float(aux.loss(method.lm, 6, "cpu"))
+    got = float(aux.loss(method.lm, 6, "cpu").detach())
     drawn = [again.draw() for _ in range(6)]
     want = []
     originals = {e.row_id: e.input_ids for e in rows.encoded}
