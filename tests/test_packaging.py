@@ -25,6 +25,7 @@ SOURCES = sorted([*(ROOT / "fewnlu").rglob("*.py"), *(ROOT / "hydra_plugins").rg
 RANK = {
     "errors": 0,
     "determinism": 0,
+    "processes": 0,
     "trainer_flags": 1,
     "config": 2,
     "plugins": 2,

@@ -36,6 +36,7 @@ from fewnlu.methods.looks import Measure, Rule
 from fewnlu.methods.memory import add_peaks, give_back
 from fewnlu.methods.method import Diverged, FewShotMethod
 from fewnlu.methods.training import Trained
+from fewnlu.processes import is_running
 
 JOB, RESULT, MEETING = "job.pt", "result.pt", "meeting"
 # A signal to the whole group is the caller's to act upon: it goes on or ends, and the processes with it.
@@ -260,19 +261,9 @@ def _new_folder() -> Path:
     place = Path(tempfile.gettempdir())
     for one in place.glob("fewnlu-team-*-*"):
         owner = one.name.split("-")[2]
-        if owner.isdigit() and one.stat().st_uid == os.getuid() and not _lives(int(owner)):
+        if owner.isdigit() and one.stat().st_uid == os.getuid() and not is_running(int(owner)):
             shutil.rmtree(one, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"fewnlu-team-{os.getpid()}-", dir=place))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _team_of(size: int, flags: dict[str, Any], threads: int) -> _Team:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import FewnluError
+from fewnlu.processes import is_running
 
 
 class DiskFull(FewnluError):
@@ -60,7 +61,7 @@ def sweep_out(folder: Path) -> None:
     """Remove temporary files that killed processes of this host left in a folder."""
     for temp in folder.glob(".*"):
         match = re.fullmatch(r"\..+\.(?P<host>[^.]*)-(?P<pid>\d+)\.[^.]*", temp.name)
-        if match and match["host"] == _host() and not _alive(int(match["pid"])) and temp.is_file():
+        if match and match["host"] == _host() and not is_running(int(match["pid"])) and temp.is_file():
             temp.unlink(missing_ok=True)
 
 
@@ -79,7 +80,7 @@ def is_alive(who: dict[str, Any]) -> bool | None:
         pid = int(who["pid"])
     except (KeyError, TypeError, ValueError):
         return False
-    return _alive(pid) and _born(pid) == who.get("born")
+    return is_running(pid) and _born(pid) == who.get("born")
 
 
 def read_json(path: Path) -> Any:
@@ -92,19 +93,6 @@ def read_json(path: Path) -> Any:
 
 def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:  # a killed process whose parent has not looked yet is dead all the same
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (OSError, IndexError):
-        return True
 
 
 def _born(pid: int) -> str | None:
