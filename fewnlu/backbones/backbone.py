@@ -14,6 +14,7 @@ from fewnlu.backbones.enhanced_decoder import decoding, wants_decoder
 from fewnlu.backbones.head import find_head, parts_of, whole_head
 from fewnlu.backbones.layers import answers_tuple, find_layers, lower_states, trace_lower, upper_only
 from fewnlu.backbones.masked_next import all_see_all, moved_up, reads_masks
+from fewnlu.backbones.precision import unmixed
 from fewnlu.errors import ConfigError
 
 Kind = Literal["masked", "causal"]
@@ -160,8 +161,16 @@ class Backbone(nn.Module):
 
         Returns:
             [..., n], or [..., vocab_size] for None. Rows from `n_tokens` on belong to no word (fault I035):
-            slice them off before a softmax over the vocabulary.
+            slice them off before a softmax over the vocabulary. In mixed precision the head is as exact as its
+            weights, but for training on the whole vocabulary, where it would cost.
         """
+        mixed = torch.is_autocast_enabled(states.device.type)
+        if mixed and (token_ids is not None or not torch.is_grad_enabled()):
+            with unmixed(states):
+                return self._logits(states.to(self._dtype), token_ids)
+        return self._logits(states, token_ids)
+
+    def _logits(self, states: Tensor, token_ids: Tensor | None) -> Tensor:
         if self._head is not None:
             return self._head(states, token_ids)
         scores = whole_head(self.model, states)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fewnlu.backbones.precision import unmixed
 from fewnlu.methods.method import Context, FewShotMethod
 
 
@@ -40,7 +41,8 @@ class Method(FewShotMethod):
         )
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         pooled = hidden[rows, batch["read"][:, 0]].to(next(self.head.parameters()).dtype)
-        return torch.log_softmax(self.head(pooled).float(), dim=-1)
+        with unmixed(pooled):
+            return torch.log_softmax(self.head(pooled).float(), dim=-1)
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
         return nn.functional.nll_loss(self.scores(batch), batch["gold"])

@@ -18,6 +18,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
+from fewnlu.backbones.precision import mixed
 from fewnlu.methods.memory import give_back, out_of_memory
 from fewnlu.methods.method import FewShotMethod
 from fewnlu.splits.datamodule import Table
@@ -83,7 +84,8 @@ def _score_rows(method: FewShotMethod, table: Table, rows: Sequence[int], eval_b
     try:
         for positions, batch in table.batches(list(rows), eval_batch):
             moved = method.transfer_batch_to_device(batch, method.device, 0)
-            parts.append((positions, method.scores(moved).float().cpu().numpy()))
+            with mixed(method.precision, method.device):
+                parts.append((positions, method.scores(moved).float().cpu().numpy()))
     finally:
         method.train(training)
     out = np.full((len(rows), max(values.shape[1] for _, values in parts)), -np.inf, dtype=np.float64)

@@ -46,9 +46,11 @@ class FewShotMethod(pl.LightningModule):
 
     Attributes:
         prefix_is_fixed: whether states below the frozen layers are the same at every update, so that they may be kept.
+        precision: `trainer.precision`; a mixed one holds where rows are scored, too (`fewnlu.backbones.precision`).
     """
 
     prefix_is_fixed = True
+    precision: Any = "32-true"
 
     def __init__(self, context: Context) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.loading import load_backbone
+from fewnlu.backbones.precision import is_mixed, mixed
 from fewnlu.determinism import seed_all
 from fewnlu.methods.fit import Fitted, fit, score_rows
 from fewnlu.methods.memory import give_back, out_of_memory
@@ -42,6 +43,7 @@ class Lab:
     Attributes:
         devices: that a training uses; they share the rows of an update.
         micro: rows per forward on each; halved where memory does not suffice, unless runtime.micro_batch is set.
+        precision: `trainer.precision`.
         steps: updates to make instead of all hp.max_steps of the schedule; None: all.
         keep / kept: whether the method of a run is kept as trained (until the next training), and that method.
     """
@@ -57,7 +59,7 @@ class Lab:
             adapter_rank=adapter_rank(cfg),
         )
         self.backbone.checkpoint(bool(cfg["runtime"].get("checkpointing")))
-        self.devices = devices.count(cfg["trainer"])
+        self.devices, self.precision = devices.count(cfg["trainer"]), cfg["trainer"].get("precision")
         self.micro: int | None = cfg["runtime"]["micro_batch"]
         self._tables: dict[Any, Table] = {}
         gc.collect()
@@ -102,9 +104,11 @@ class Lab:
                 torch.get_default_dtype(),
                 which,
                 reader.signature,
+                self.precision if is_mixed(self.precision) else None,
             )
             if method_class(self.setup.cfg["method"]["name"]).prefix_is_fixed:
-                table.prefix = prefix_of(depends, backbone, table, float(self.setup.cfg["runtime"]["cache_gb"]))
+                room, context = float(self.setup.cfg["runtime"]["cache_gb"]), mixed(self.precision, backbone.device)
+                table.prefix = prefix_of(depends, backbone, table, room, context)
             self._tables[key] = table
         return self._tables[key]
 
@@ -175,6 +179,7 @@ class Lab:
                 training.word_dropout,
             )
         )
+        method.precision = self.precision
         share = h["batch_size"] // self.devices
         micro = self.micro if self.micro and share % self.micro == 0 else share
         split = training.split or setup.splits[k]

@@ -54,6 +54,7 @@ def save_model(folder: Path, method: Any, setup: Any, h: dict[str, Any], facts: 
         "wsc": cfg.get("wsc") or {},
         "labels": list(setup.task.labels),
         "kind": backbone.kind,
+        "precision": method.precision,
         "span_masks": getattr(method.reader, "longest", None),
         **facts,
     }
@@ -149,6 +150,7 @@ class Predictor:
             reader = reader_for(backbone.tokenizer, backbone.kind, pattern, self.task, reading)
         options = {n: v for n, v in method.items() if n not in {"name", "reads"}}
         self.method = method_class(method["name"])(Context(backbone, self.task, h, options, reader))
+        self.method.precision = config.get("precision")
         own = dict(self.method.named_parameters())
         with torch.no_grad():
             for name, value in load_file(folder / EXTRA).items():

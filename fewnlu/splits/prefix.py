@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -75,18 +76,22 @@ class Joined:
 _kept: dict[Any, Prefix] = {}
 
 
-def prefix_of(key: Any, backbone: Any, table: Table, cache_gb: float) -> Prefix | None:
+def prefix_of(
+    key: Any, backbone: Any, table: Table, cache_gb: float, context: AbstractContextManager[Any] | None = None
+) -> Prefix | None:
     """The table's prefix, computed at most once a process.
 
     Args:
-        key: says what the values depend on: weights, cut, pattern, rows.
+        key: says what the values depend on: weights, cut, pattern, rows, precision.
         cache_gb: memory that all prefixes together may take; what goes beyond lies in a memory-mapped file that the
             operating system removes with the process. 0: no cache, returns None.
+        context: what the model runs in: a mixed precision.
     """
     if cache_gb <= 0 or not backbone.prefix_is_fixed:
         return None
     if key not in _kept:
-        _kept[key] = _compute(backbone, table, cache_gb * 2**30 - sum(p.nbytes for p in _kept.values()))
+        with context or nullcontext():
+            _kept[key] = _compute(backbone, table, cache_gb * 2**30 - sum(p.nbytes for p in _kept.values()))
     return _kept[key]
 
 

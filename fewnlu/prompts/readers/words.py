@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewnlu.backbones.precision import unmixed
 from fewnlu.prompts.readers.base import Reader, Reading, hidden_of
 from fewnlu.prompts.verbalizer import resolve
 from fewnlu.tasks.task import Pattern, Task
@@ -38,7 +39,8 @@ class Words(Reader):
         hidden = hidden_of(backbone, batch)
         rows = torch.arange(hidden.shape[0], device=hidden.device)
         logits = backbone.logits(hidden[rows, batch["read"][:, 0]], self.tokens.to(hidden.device))
-        return torch.log_softmax(logits.float() @ self.mean.to(hidden.device), dim=-1)
+        with unmixed(logits):
+            return torch.log_softmax(logits.float() @ self.mean.to(hidden.device), dim=-1)
 
     def loss(self, backbone: Any, batch: dict[str, Any]) -> Tensor:
         return torch.nn.functional.nll_loss(self.scores(backbone, batch), batch["gold"])
