@@ -29,7 +29,10 @@ def job(cfg: DictConfig) -> float | None:
     Returns:
         what a sweeper maximises; None where there is nothing (Optuna goes on after None, and breaks off after NaN).
     """
+    from fewnlu.protocol.machine import stay
+
     before_torch()  # this may be a process of a launcher's
+    stay()
     value = _trial(cfg)
     return None if math.isnan(value) else value
 

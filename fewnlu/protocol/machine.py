@@ -64,6 +64,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def stay() -> None:
+    """Keep this process where it is a joblib worker: models and outputs of frozen layers that it holds are no leak.
+
+    joblib ends a worker that has grown by 300 MB since its first job; the next one would read the model anew and
+    compute those outputs again. It has no setting for that (joblib 1.6, loky's `process_executor`).
+    """
+    workers = sys.modules.get("joblib.externals.loky.process_executor")
+    if getattr(workers, "_USE_PSUTIL", False):
+        vars(workers)["_USE_PSUTIL"] = False
+
+
 def facts() -> dict[str, Any]:
     """Versions, commit, hardware and peak memory (bytes, of the process that took most)."""
     torch = sys.modules.get("torch")
