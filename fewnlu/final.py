@@ -224,6 +224,7 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 def _report(name: str, facts: dict[str, Any], total: int, seeds: int, out: Path) -> str:
     lines = [f"{name}: h* on all {facts['trained_on']['n']} labelled rows, {facts['steps']} of {total} updates"]
     over = "one seed" if seeds == 1 else f"mean ± std over {seeds} seeds"
+    over += f" on {facts['test']['n']} rows" if facts["test"] else ""
     for metric, one in (facts["test"] or {}).get("metrics", {}).items():
         spread = "" if one["std"] is None else f" ± {100 * one['std']:.2f}"
         lines.append(f"  test {metric}: {100 * one['mean']:.2f}{spread} ({over})")

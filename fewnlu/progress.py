@@ -41,14 +41,15 @@ class SweepBar:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> SweepBar:
+        if not is_terminal():
+            return self
         handle, self.path = tempfile.mkstemp(prefix="fewnlu-progress-")
         os.close(handle)
         os.environ[ENV] = self.path
-        if is_terminal():
-            _start()
-            self._task = _live.add_task("trainings", total=self.total)
-            self._thread = threading.Thread(target=self._follow, daemon=True)
-            self._thread.start()
+        _start()
+        self._task = _live.add_task("trainings", total=self.total)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
         return self
 
     def _follow(self) -> None:
@@ -62,11 +63,12 @@ class SweepBar:
             pass
 
     def __exit__(self, *exc: object) -> None:
+        if self._thread is None:
+            return
         self._stop.set()
-        if self._thread:
-            self._thread.join()
-            self._update()
-            _end()
+        self._thread.join()
+        self._update()
+        _end()
         os.environ.pop(ENV, None)
         if os.path.exists(self.path):
             os.unlink(self.path)
