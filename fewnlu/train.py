@@ -29,11 +29,14 @@ def job(cfg: DictConfig) -> float | None:
     Returns:
         what a sweeper maximises; None where there is nothing (Optuna goes on after None, and breaks off after NaN).
     """
+    from fewnlu.protocol import stop
     from fewnlu.protocol.machine import stay
 
     before_torch()  # this may be a process of a launcher's
     stay()
     value = _trial(cfg)
+    if stop.orphaned():
+        os._exit(1)  # nobody waits for the answer, and joblib would keep the model in memory for five minutes more
     return None if math.isnan(value) else value
 
 

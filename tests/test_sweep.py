@@ -9,11 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from fewnlu.methods.pet import Method
+from fewnlu.processes import is_running
 from fewnlu.protocol.atomic import is_alive, read_json
 from fewnlu.reporting.status import RunState, Status, read_status, status_text
 from fewnlu.reporting.studies import read_studies, summarise
@@ -126,6 +130,34 @@ def test_i106_one_job_a_device(place: Workplace, launcher: tuple[str, str]) -> N
     assert done.returncode == 0 and "2 at once, one for each GPU" in done.stderr
     locks = sorted(p.name for p in place.folder.rglob("fewnlu-devices-*/*.lock"))
     assert locks == ["7.lock", "8.lock"] and len(results(place.folder)) == 4
+
+
+def test_workers_of_a_killed_command_end_after_their_run(place: Workplace) -> None:
+    """joblib's workers outlive it; they would train through their jobs, two models in memory, before anyone sees it."""
+    argv = [*place.base(), "split.k=30", "search=none", "launcher=joblib", "hp.lr=1e-4,1e-3", "runtime.threads=1", "-m"]
+    with open(place.folder / "err", "wb") as err:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "fewnlu.train", *argv], cwd=place.folder, stdout=err, stderr=err,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            own = psutil.Process(command.pid)
+            _eventually(lambda: results(place.folder), 60)
+            workers = [p.pid for p in own.children() if any("LokyProcess" in arg for arg in p.cmdline())]
+        finally:
+            command.kill()
+            command.wait()
+    _eventually(lambda: not any(is_running(pid) for pid in workers), 30)
+    assert len(workers) == 2 and 0 < len(results(place.folder)) < 50
+
+
+def _eventually(ask: Callable[[], Any], seconds: float) -> Any:
+    """What `ask` answers once that is anything."""
+    end = time.monotonic() + seconds
+    while not (found := ask()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.05)
+    return found
 
 
 # Fails at one learning rate, as long as the environment says so.

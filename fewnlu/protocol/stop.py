@@ -6,12 +6,14 @@ The flag is a file that jobs find by an environment variable, which workers and 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ENV = "FEWNLU_STOP"
+_launcher = 0  # process that this worker of joblib's was launched by
 _asked = ""  # the flag raised in this process, also where its file can't be written
 
 
@@ -30,9 +32,18 @@ def request(reason: str) -> None:
 
 
 def requested() -> bool:
-    """Why the jobs of this process are to stop; nothing where they go on."""
+    """Whether the jobs of this process are to stop."""
     path = os.environ.get(ENV)
-    return bool(path) and (path == _asked or os.path.exists(str(path)))
+    return (bool(path) and (path == _asked or os.path.exists(str(path)))) or orphaned()
+
+
+def orphaned() -> bool:
+    """Whether this is a worker of joblib's whose command was killed: it would train on, and in the way of the next."""
+    global _launcher
+    if not multiprocessing.current_process().name.startswith("Loky"):
+        return False
+    _launcher = _launcher or os.getppid()
+    return os.getppid() != _launcher
 
 
 def ends_the_job(err: BaseException) -> bool:
