@@ -20,6 +20,7 @@ PAPER_NAMES = {
     "record": "ReCoRD",
 }
 METHOD_NAMES = {"cls": "CLS", "pet": "PET", "adapet": "ADAPET", "ptuning": "P-tuning", "zeroshot": "zero-shot"}
+PARADIGM_NAMES = {"ipet": "iPET", "noisy_student": "Noisy Student"}
 SPLIT_NAMES = {
     "multisplit": "Multi-Splits",
     "cv": "CV",

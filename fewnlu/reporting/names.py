@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fewnlu.config import conf_dir
-from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, PAPER_NAMES, SPLIT_NAMES
+from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, PAPER_NAMES, PARADIGM_NAMES, SPLIT_NAMES
 from fewnlu.reporting.studies import Study
 
 
@@ -30,15 +30,19 @@ def model_name(study: Study) -> str:
 
 
 def method_name(study: Study) -> str:
-    """Method with its options and paradigm, as rows of the paper's Table 5: ``PET``, ``iPET(cross)``."""
+    """Method with its options and paradigm, as rows of the paper's Table 5: ``PET+MLM``, ``PET + iPET (cross)``."""
     config = study.config
     method, paradigm = config["method"], config.get("paradigm") or {"name": "single"}
     name = METHOD_NAMES.get(method["name"], str(method["name"]))
     extra = _options("method", method)
     if (config.get("aux") or {}).get("mlm_weight"):
         name += "+MLM"
-    if paradigm["name"] != "single":
-        extra = [str(paradigm["name"]), *_options("paradigm", paradigm), *extra]
+    if known := PARADIGM_NAMES.get(paradigm["name"]):
+        name += f" + {known}"
+        extra = [str(paradigm.get("labeling")), *(o for o in _of_paradigm(study) if "labeling=" not in o), *extra]
+        extra += [f"K={k}"] if (k := _other_k(study)) else []
+    elif paradigm["name"] != "single":
+        extra = [str(paradigm["name"]), *_of_paradigm(study), *extra]
     return f"{name} ({', '.join(extra)})" if extra else name
 
 
@@ -50,7 +54,8 @@ def method_choice(study: Study) -> str:
     if weight := (config.get("aux") or {}).get("mlm_weight"):
         parts.append(f"aux.mlm_weight={weight}")
     if paradigm["name"] != "single":
-        parts += [f"paradigm={paradigm['name']}", *(f"paradigm.{o}" for o in _options("paradigm", paradigm))]
+        parts += [f"paradigm={paradigm['name']}", *(f"paradigm.{o}" for o in _of_paradigm(study))]
+        parts += [f"split.k={k}"] if (k := _other_k(study)) else []
     return " ".join(parts)
 
 
@@ -88,6 +93,17 @@ def study_file(study: Study) -> str:
     k = f"-K{study.k_total}" if study.k_total else ""
     usual = all(v == 42 for v in study.seeds.values())
     return study.name + k + ("" if usual else "-" + "-".join(f"{n}{v}" for n, v in study.seeds.items()))
+
+
+def _of_paradigm(study: Study) -> list[str]:
+    """Options of the paradigm, as they are typed behind ``paradigm.``."""
+    return [o for o in _options("paradigm", study.config["paradigm"]) if not o.startswith("k=")]
+
+
+def _other_k(study: Study) -> int | None:
+    """K where it is part of a study (with cross labelling the other splits teach) and not the usual one."""
+    k = (study.config.get("paradigm") or {}).get("k")
+    return None if k == _shipped("split", str(study.config["split"]["name"])).get("k") else k
 
 
 def _options(group: str, section: dict[str, Any]) -> list[str]:
