@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fewnlu.backbones.loading import load_backbone
-from fewnlu.backbones.precision import is_mixed, mixed
+from fewnlu.backbones.precision import mixed
 from fewnlu.determinism import seed_all
 from fewnlu.methods.fit import Fitted, fit, score_rows
 from fewnlu.methods.memory import give_back, out_of_memory
@@ -104,7 +104,7 @@ class Lab:
                 torch.get_default_dtype(),
                 which,
                 reader.signature,
-                self.precision if is_mixed(self.precision) else None,
+                self.precision,
             )
             if method_class(self.setup.cfg["method"]["name"]).prefix_is_fixed:
                 room, context = float(self.setup.cfg["runtime"]["cache_gb"]), mixed(self.precision, backbone.device)
