@@ -101,7 +101,7 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
 
 
 def ignored(composed: Composed, *, multirun: bool) -> list[str]:
-    """Choices on the command line that nothing reads, one line each."""
+    """Choices on the command line that nothing reads, or that this machine does badly, one line each."""
     notes, given = [], [str(text).lstrip("+").split("=")[0] for text in composed.hydra.overrides.task]
     method = composed.cfg["method"]
     if method["input"] != "question" and any(key.split(".")[0] == "decode" for key in given):
@@ -109,6 +109,12 @@ def ignored(composed: Composed, *, multirun: bool) -> list[str]:
     launcher = str(composed.hydra.launcher.get("_target_", ""))
     if not multirun and not launcher.endswith("BasicLauncher"):
         notes.append(f"launcher={_named(composed.hydra)} launches the jobs of a sweep (-m); this is one run: ignored")
+    flags = composed.cfg["trainer"]
+    if not launcher.endswith("SlurmLauncher") and devices.emulates_bfloat16(flags):
+        notes.append(
+            f"trainer.precision={flags['precision']}: this processor has no bfloat16 arithmetic, so torch emulates it, "
+            "mostly several times slower than 32 bits; leave it out here"
+        )
     return notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -70,6 +71,24 @@ def resolved(flags: dict[str, Any]) -> dict[str, Any]:
     parts = given.split(",") if isinstance(given, str) else given
     numbers = [int(v) for v in parts if str(v).strip()] if named else n
     return {**{k: v for k, v in flags.items() if k not in ("strategy", "num_nodes")}, "devices": numbers}
+
+
+def emulates_bfloat16(flags: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether `trainer.precision` asks for 16 bits and this machine's processor, which would train, has no bfloat16.
+
+    Torch then emulates it, several times slower than 32 bits.
+    """
+    accelerator = flags.get("accelerator") or "auto"
+    if not str(flags.get("precision")).startswith(("bf16", "16")) or (accelerator != "cpu" and visible()):
+        return False
+    if platform.machine().lower() not in ("x86_64", "amd64") or accelerator not in ("auto", "cpu"):
+        return False
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return False
+    words = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
+    return words is not None and not {"avx512_bf16", "amx_bf16"} & set(words)
 
 
 def claim() -> str | None:

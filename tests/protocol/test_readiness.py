@@ -88,3 +88,44 @@ def test_overrides_stand_on_either_side_of_options(
         train.main()
     own = ["+method=pet", "hp.lr=1e-5", "search=none"]
     assert seen == [[str(place.folder), *own], [*own, "--config-dir", str(place.folder), "-m"]]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "machine", "gpus", "flags", "said"),
+    [
+        ("fma avx2", "x86_64", [], {"precision": "bf16-mixed"}, True),
+        ("fma avx2", "x86_64", [], {"precision": "16-mixed", "accelerator": "cpu"}, True),  # bfloat16 on a processor
+        ("fma avx2", "x86_64", ["0"], {"precision": "bf16-mixed", "accelerator": "cpu"}, True),
+        ("fma avx2", "x86_64", ["0"], {"precision": "bf16-mixed"}, False),
+        ("fma avx2", "x86_64", [], {"precision": 32}, False),
+        ("fma avx2", "x86_64", [], {}, False),
+        ("fma avx2", "aarch64", [], {"precision": "bf16-mixed"}, False),
+        ("avx2 avx512_bf16", "x86_64", [], {"precision": "bf16-mixed"}, False),
+        ("avx2 amx_bf16", "x86_64", [], {"precision": "bf16-true"}, False),
+    ],
+)
+def test_a_processor_without_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cpu: str,
+    machine: str,
+    gpus: list[str],
+    flags: dict[str, object],
+    said: bool,
+) -> None:
+    monkeypatch.setattr(devices, "visible", lambda: gpus)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {cpu}\nprocessor\t: 1\n")
+    assert devices.emulates_bfloat16(flags, tmp_path / "cpuinfo") is said
+    assert not devices.emulates_bfloat16(flags, tmp_path / "none")
+
+
+@pytest.mark.parametrize("emulates", [True, False])
+def test_slow_bfloat16_is_said_before_the_start(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], emulates: bool
+) -> None:
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr(devices, "emulates_bfloat16", lambda flags: emulates)
+    check_command([*place.base(), "trainer.precision=bf16-mixed"], multirun=True)
+    said = "trainer.precision=bf16-mixed: this processor has no bfloat16 arithmetic"
+    assert (said in capsys.readouterr().err) is emulates
