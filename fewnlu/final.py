@@ -96,10 +96,10 @@ def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
     Raises:
         ConfigError: no runs there, those of several studies, or no dev scores to choose by.
     """
-    from fewnlu.protocol.records import META, canonical, scan
+    from fewnlu.protocol.records import META, canonical, newest, scan
     from fewnlu.protocol.selection import DevScores, select
 
-    runs: dict[str, list[tuple[dict[str, Any], Path]]] = defaultdict(list)
+    runs: dict[str, list[tuple[dict[str, Any], Path]]] = {}
     for found in scan(study) if study.is_dir() else ():
         if found.damage:
             print(
@@ -107,8 +107,10 @@ def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
                 file=sys.stderr,
             )
         if found.result is not None and all(found.result["seeds"].get(n) == v for n, v in (seeds or {}).items()):
-            runs[canonical(found.result["h"])].append((found.result, found.folder))
-    every = [result for one in runs.values() for result, _ in one]
+            runs.setdefault(canonical(found.result["h"]), []).append((found.result, found.folder))
+    every = newest([result for one in runs.values() for result, _ in one])
+    keys = {result["key"] for result in every}
+    runs = {h: kept for h, one in runs.items() if (kept := [pair for pair in one if pair[0]["key"] in keys])}
     if not every:
         which = "".join(f", seed.{name}={value}" for name, value in (seeds or {}).items())
         raise ConfigError(f"{study}: no finished runs{which}; give a study's folder, such as multirun/main/<study>")
@@ -125,10 +127,11 @@ def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
                 f"{study}: runs under several seeds, and those under one are retrained; add "
                 + " or ".join(f"seed.{name}={value}" for value in found_seeds[:5])
             )
-    scores = [
-        DevScores(one[0][0]["h"], [r["dev"]["select"] for r, _ in one if r["dev"] and r["dev"]["select"] is not None])
-        for one in runs.values()
-    ]
+    scores = []
+    for one in runs.values():
+        scored = [r for r, _ in one if r["dev"] and r["dev"]["select"] is not None]
+        values, places = [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored]
+        scores.append(DevScores(one[0][0]["h"], values, places))
     if len(runs) == 1:
         h = every[0]["h"]
     elif (chosen := select(scores).h) is not None:

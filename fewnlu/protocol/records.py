@@ -20,7 +20,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,12 @@ def _seal_broken(folder: Path, raw: bytes) -> str | None:
     if seal is None:
         return f"{META} is damaged"
     return None if seal[1].decode() == hashlib.sha256(raw).hexdigest() else f"{RESULT} was changed or cut off"
+
+
+def newest(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those results of one study that the newest numerics among them made: others are of runs that count no more."""
+    made = max((r.get("numerics") or 0 for r in results), default=0)
+    return [r for r in results if (r.get("numerics") or 0) == made]
 
 
 @dataclass

@@ -21,7 +21,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "copa": ("accuracy",),
 }
 # Parts of a study's config that go with its task: "reading" is only there where a task has several masks.
-OF_A_TASK = ("task", "data", "reading", "pool")
+OF_A_TASK = ("task", "reading", "pool")
 
 
 def paper_average(scores: Mapping[str, Mapping[str, float]], *, first_metric: bool = False) -> float | None:
@@ -46,7 +46,7 @@ def paper_average(scores: Mapping[str, Mapping[str, float]], *, first_metric: bo
 
 @dataclass
 class Average:
-    """The paper's average of seven studies that differ in the task alone.
+    """The paper's average of seven studies that differ in the task, and in limits of its test set, alone.
 
     Attributes:
         members: their summaries, in the order of `TASKS`.
@@ -76,6 +76,7 @@ def averages(summaries: Iterable[Summary]) -> list[Average]:
         config = one.study.config
         if config and config["task"]["name"] in TASKS and one.test:
             rest = {name: part for name, part in config.items() if name not in OF_A_TASK}
+            rest["data"] = {name: part for name, part in (rest.get("data") or {}).items() if name != "limit_test"}
             groups.setdefault(canonical([rest, one.study.seeds, one.study.k_total]), []).append(one)
     found = []
     for group in groups.values():

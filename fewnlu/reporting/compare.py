@@ -16,7 +16,16 @@ from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.reporting.checks import mixtures
 from fewnlu.reporting.commands import emit, read
 from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, count, percent
-from fewnlu.reporting.names import labels, method_name, model_name, score_name, split_name, task_name
+from fewnlu.reporting.names import (
+    labels,
+    method_name,
+    model_name,
+    score_name,
+    seeds_differ,
+    seeds_text,
+    split_name,
+    task_name,
+)
 from fewnlu.reporting.scores import SELECT, compare_runs
 from fewnlu.reporting.studies import Summary, summarise
 from fewnlu.reporting.sure import chosen_runs
@@ -45,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         from fewnlu.reporting.figures import difference_figure
 
         difference_figure(pairs, Path(args.out))
-    ranked = mean_ranks(summaries)
+    ranked = mean_ranks(summaries, metric)
     if ranked is not None:
         ranks, distance, n_tasks = ranked
         order = ", ".join(f"{n} {r:.2f}" for n, r in sorted(ranks.items(), key=lambda x: x[1]))
@@ -70,13 +79,13 @@ def all_pairs(
             groups[task_name(s.study), runs[0]["rows"]["test"]["sha256"]].append(s)
     pairs, missing, matched = [], [], False
     for found in groups.values():
+        meant = [] if against is None else _meant(found, names, against)
+        matched = matched or bool(meant)
         for a, b in combinations(found, 2):
             if against is not None:
-                hit = [against in names[id(s)] or against in s.study.name for s in (a, b)]
-                if sum(hit) != 1:
-                    matched = matched or any(hit)
+                hit = [s in meant for s in (a, b)]
+                if not any(hit):
                     continue
-                matched = True
                 if hit[0]:
                     a, b = b, a
             one = compare_runs(chosen_runs(a), chosen_runs(b), (names[id(a)], names[id(b)]), level, metric)
@@ -87,6 +96,20 @@ def all_pairs(
     if against is not None and not matched:
         raise ConfigError(f"--against {against}: no study of that name; there are {'; '.join(names.values())}")
     return corrected(pairs), missing
+
+
+def _meant(found: Sequence[Summary], names: dict[int, str], text: str) -> list[Summary]:
+    """The study of a task and test set that --against means: by its whole label, method or name, else by a part.
+
+    Raises:
+        ConfigError: several.
+    """
+    whole = [s for s in found if text in (names[id(s)], method_name(s.study), s.study.name)]
+    hits = whole or [s for s in found if text in names[id(s)] or text in s.study.name]
+    if len(hits) > 1:
+        which = "; ".join(f"{names[id(s)]} ({s.study.name})" for s in hits)
+        raise ConfigError(f"--against {text}: {len(hits)} studies of {task_name(hits[0].study)} are meant: {which}")
+    return hits
 
 
 def comparison_table(pairs: Sequence[Comparison], level: float, score: str) -> Table:
@@ -124,19 +147,28 @@ def _p(value: float) -> str:
     return MISSING if math.isnan(value) else "<0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
-def mean_ranks(summaries: Sequence[Summary]) -> tuple[dict[str, float], float, int] | None:
+def mean_ranks(summaries: Sequence[Summary], metric: str = SELECT) -> tuple[dict[str, float], float, int] | None:
     """Mean rank of each (method, model, strategy) over tasks that all have, and Nemenyi's critical distance (Demšar
-    2006); None for fewer than three tasks or two methods, or several studies in one place."""
+    2006); None for fewer than three tasks or two methods, several studies in one place, or a task whose studies are
+    scored on different rows or by different metrics."""
     import numpy as np
     from scipy import stats
 
     scores: dict[str, dict[str, float]] = defaultdict(dict)
+    kinds: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    seeded = seeds_differ([s.study for s in summaries])
     for s in summaries:
-        if s.test and s.study.config:
+        if metric in s.test and s.study.config:
             name = f"{method_name(s.study)} · {model_name(s.study)} · {split_name(s.study)}"
-            if task_name(s.study) in scores[name]:
+            name += f" · {seeds_text(s.study)}" if seeded else ""
+            task = task_name(s.study)
+            if task in scores[name]:
                 return None
-            scores[name][task_name(s.study)] = s.test["select"].mean
+            scores[name][task] = s.test[metric].mean
+            score = score_name(s.study.config) if metric == SELECT else metric
+            kinds[task].add((score, chosen_runs(s)[0]["rows"]["test"]["sha256"]))
+    if any(len(found) > 1 for found in kinds.values()):
+        return None
     tasks = set.intersection(*(set(v) for v in scores.values())) if scores else set()
     if len(tasks) < 3 or len(scores) < 2:
         return None

@@ -29,27 +29,30 @@ def run(args: argparse.Namespace) -> int:
     kept = None
     if args.where:
         studies = where(studies, args.where)
-        kept = {r["folder"] for s in studies for results in s.runs.values() for r in results}
+        kept = {Path(r["folder"]).absolute() for s in studies for results in s.runs.values() for r in results}
     files: dict[str, dict[str, Any]] = {}
     runs = failed = 0
     taken: set[str] = set()
+    folders: list[tuple[bool, Path]] = []
     for root in args.dirs:
-        for found in scan(Path(root)):
+        for found in scan(Path(root).absolute()):
             if found.result is None and (found.failure is None or args.where):
                 continue
-            if kept is not None and str(found.folder) not in kept:
+            if kept is not None and found.folder not in kept:
                 continue
-            target = "/".join(found.folder.parts[-3:])
-            if target in taken:
-                continue
-            taken.add(target)
-            for name, data in _files(found.folder, found.result is not None):
-                path = out / target / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-                files[f"{target}/{name}"] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-            runs += found.result is not None
-            failed += found.result is None
+            folders.append((found.result is None, found.folder))
+    for bad, folder in sorted(folders, key=lambda one: one[0]):  # a run that failed here and is done there is done
+        target = "/".join(folder.parts[-3:])
+        if target in taken:
+            continue
+        taken.add(target)
+        for name, data in _files(folder, not bad):
+            path = out / target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            files[f"{target}/{name}"] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        runs += not bad
+        failed += bad
     if not files:
         raise ConfigError(f"{', '.join(args.dirs)}: no records to export" + (" with --where" if args.where else ""))
     what = {

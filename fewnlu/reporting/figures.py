@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from fewnlu.protocol.comparison import Comparison
 from fewnlu.reporting.layout import count
 from fewnlu.reporting.names import method_name, model_name, split_name, study_file, task_name
 from fewnlu.reporting.outcomes import Outcomes, outcomes
-from fewnlu.reporting.studies import Summary
-from fewnlu.reporting.sure import chosen_runs, dev_test_means
+from fewnlu.reporting.studies import Summary, dev_test_means
+from fewnlu.reporting.sure import chosen_runs
 from fewnlu.reporting.views import factor_values
 
+MOST_LINES = 10  # in a panel
 INK, STAR, SOFT = "#1f4e8c", "#c8501e", "#8a94a6"
 
 
@@ -114,14 +115,15 @@ def _confusion(axis: Any, s: Summary, found: Outcomes | str) -> None:
     axis.grid(False)
     labels = [str(x) for x in s.study.config["task"].get("labels") or []]
     if isinstance(found, str) or not labels or len(labels) > 12 or not set(found.gold) <= set(labels):
-        why = found if isinstance(found, str) else "no fixed labels"
+        why = found if isinstance(found, str) else f"{len(labels)} labels" if len(labels) > 12 else "no fixed labels"
         axis.text(0.5, 0.5, why, ha="center", va="center", transform=axis.transAxes, color=SOFT, wrap=True)
         axis.set_title("confusion on test")
         return
     import numpy as np
 
-    place = {label: i for i, label in enumerate(labels)}
-    counts = np.zeros((len(labels), len(labels)))
+    columns = [*labels, *sorted({said for row in found.said for said in row} - set(labels))]  # answers that are none
+    place = {label: i for i, label in enumerate(columns)}
+    counts = np.zeros((len(labels), len(columns)))
     for row in found.said:
         for gold, said in zip(found.gold, row, strict=True):
             counts[place[str(gold)], place[said]] += 1 / len(found.said)
@@ -129,8 +131,8 @@ def _confusion(axis: Any, s: Summary, found: Outcomes | str) -> None:
     for (i, j), n in np.ndenumerate(counts):
         dark = n > 0.6 * max(counts[i].sum(), 1e-9)
         axis.text(j, i, f"{n:.1f}".removesuffix(".0"), ha="center", va="center", color="white" if dark else "black")
-    axis.set(xticks=range(len(labels)), yticks=range(len(labels)), xlabel="predicted", ylabel="gold")
-    axis.set_xticklabels([_short(x) for x in labels], rotation=30 if len(labels) > 2 else 0)
+    axis.set(xticks=range(len(columns)), yticks=range(len(labels)), xlabel="predicted", ylabel="gold")
+    axis.set_xticklabels([_short(x) for x in columns], rotation=30 if len(columns) > 2 else 0)
     axis.set_yticklabels([_short(x) for x in labels])
     axis.set_title("confusion on test, rows per run of h*")
 
@@ -173,8 +175,12 @@ def k_figures(curves: dict[Any, dict[int, Summary]], out: Path) -> list[str]:
     return names
 
 
-def sensitivity_figure(summaries: Sequence[Summary], out: Path) -> bool:
-    """Test mean over the values of one factor, the others as in h*; one panel per factor, one line per study."""
+def sensitivity_figure(summaries: Sequence[Summary], out: Path, factors: Collection[str] | None = None) -> bool:
+    """Test mean over the values of one factor, the others as in h*; one panel per factor, one line per study.
+
+    Args:
+        factors: only these; None: all.
+    """
     panels: dict[str, list[tuple[str, list[tuple[Any, float, float]]]]] = {}
     for s in summaries:
         if s.choice.h is None:
@@ -182,16 +188,21 @@ def sensitivity_figure(summaries: Sequence[Summary], out: Path) -> bool:
         name = f"{task_name(s.study)} {method_name(s.study)} {model_name(s.study)} {split_name(s.study)}"
         for factor, values in factor_values(s.study, dict(s.choice.h)).items():
             panels.setdefault(factor, []).append((name, values))
-    panels = dict(list(panels.items())[:8])
+    if factors is not None:
+        panels = {factor: lines for factor, lines in panels.items() if factor in factors}
     if not panels:
         return False
     with _figure(out, "sensitivity", columns=len(panels), size=(3.0, 3.0)) as axes:
         for axis, (factor, lines) in zip(axes if len(panels) > 1 else [axes], panels.items(), strict=True):
-            for name, values in lines[:10]:
-                shown = [f"{v[0]:g}" if isinstance(v[0], float) else str(v[0]) for v in values]
-                axis.plot(shown, [100 * v[2] for v in values], marker="o", markersize=4, linewidth=1, label=name)
-            axis.set(title=factor, ylabel="test mean, %")
-            axis.tick_params(axis="x", rotation=40 if max(len(v) for _, v in lines) > 4 else 0)
+            every = sorted({v[0] for _, values in lines for v in values}, key=lambda v: (str(type(v)), v))
+            place = {value: i for i, value in enumerate(every)}
+            for name, values in lines[:MOST_LINES]:
+                at = [place[v[0]] for v in values]
+                axis.plot(at, [100 * v[2] for v in values], marker="o", markersize=4, linewidth=1, label=name)
+            left = len(lines) - MOST_LINES
+            axis.set(title=factor + (f" ({left} studies more)" if left > 0 else ""), ylabel="test mean, %")
+            axis.set_xticks(range(len(every)), [f"{v:g}" if isinstance(v, float) else str(v) for v in every])
+            axis.tick_params(axis="x", rotation=40 if len(every) > 4 else 0)
             if len(lines) > 1:
                 axis.legend(frameon=False, fontsize=5)
     return True
@@ -209,7 +220,8 @@ def difference_figure(table: Sequence[Comparison], out: Path, name: str = "diffe
             axis.plot(100 * d.estimate, i, "o", color=color, fillstyle="full" if c.separated else "none")
         axis.axvline(0, color=SOFT, linewidth=0.8)
         axis.set_yticks(range(len(shown)), [f"{c.a} − {c.b}" for c in reversed(shown)])
-        axis.set(xlabel="difference in test score, points (95 % interval; filled: apart after Holm)")
+        sure = f"{100 * shown[0].difference.level:g} % interval"
+        axis.set(xlabel=f"difference in test score, points ({sure}; filled: apart after Holm)")
     return True
 
 

@@ -11,9 +11,10 @@ from fewnlu.errors import ConfigError
 from fewnlu.reporting.checks import mixtures, versions_of, where
 from fewnlu.reporting.commands import emit, read
 from fewnlu.reporting.layout import MISSING, Table, count, mean_std, number, percent
-from fewnlu.reporting.names import method_name, model_name, seeds_text, split_name, task_name
+from fewnlu.reporting.names import method_name, model_name, score_name, seeds_text, split_name, task_name
 from fewnlu.reporting.studies import Summary, summarise
 from fewnlu.reporting.sure import chosen_runs, sureness
+from fewnlu.reporting.tables import runs_text
 
 SHOWN = ("torch", "transformers", "fewnlu")
 
@@ -25,26 +26,42 @@ def run(args: argparse.Namespace) -> int:
         studies = where(studies, args.where)
         if not studies:
             raise ConfigError(f"--where {args.where!r}: no run was made with that")
-    tables = leaderboard([summarise(s) for s in studies])
-    emit(tables, args.format, args.out, mixtures(studies))
+    summaries = [summarise(s) for s in studies]
+    emit(leaderboard(summaries), args.format, args.out, [*mixtures(studies), *unranked(summaries)])
     return 1 if any(s.failed or s.damaged for s in studies) else 0
 
 
 def leaderboard(summaries: Sequence[Summary]) -> list[Table]:
-    """One table per task and content of the test rows: scores on other rows never share a table (fault I055)."""
-    groups: dict[tuple[str, str], list[Summary]] = defaultdict(list)
+    """One table per task, score and content of the test rows: what is not comparable shares no table (fault I055)."""
+    groups: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
     for s in summaries:
         runs = chosen_runs(s)
         if runs:
-            groups[task_name(s.study), ((runs[0]["rows"].get("test") or {}).get("sha256") or "")[:8]].append(s)
+            sha = ((runs[0]["rows"].get("test") or {}).get("sha256") or "")[:8]
+            groups[task_name(s.study), score_name(s.study.config), sha].append(s)
     out = []
-    for (task, sha), found in sorted(groups.items()):
+    for (task, score, sha), found in sorted(groups.items()):
         found = sorted(found, key=lambda s: (-s.test["select"].mean if s.test else math.inf, s.study.name))
-        n_shas = sum(t == task for t, _ in groups)
         title = f"{task}: {count(len(found), 'study', 'studies')}"
-        title += f" on test rows {sha or 'none'}" if n_shas > 1 else ""
-        note = "In percent: mean±std over the runs of h*, chosen on dev alone. Data: hash of the labelled rows."
-        out.append(Table(f"leaderboard-{task}-{sha or 'no-test'}", title, _HEADER, [_row(s) for s in found], [note]))
+        title += f" on test rows {sha or 'none'}" if len({g[2] for g in groups if g[0] == task}) > 1 else ""
+        several = len({g[1] for g in groups if g[0] == task}) > 1
+        title += f" by {score}" if several else ""
+        name = f"leaderboard-{task}-{sha or 'no-test'}" + (f"-{score.replace(' ', '-')}" if several else "")
+        notes = [
+            f"Test and dev: {score} in percent, mean±std over the runs of h*, chosen on dev alone. Data: hash of the "
+            "labelled rows."
+        ]
+        out.append(Table(name, title, _HEADER, [_row(s) for s in found], notes))
+    return out
+
+
+def unranked(summaries: Sequence[Summary]) -> list[str]:
+    """A sentence for every study that has no line in a table: all its runs failed, or no h could be chosen."""
+    out = []
+    for s in summaries:
+        if not chosen_runs(s):
+            why = "no dev score to choose h* by; " if s.study.runs else ""
+            out.append(f"{s.study.name} is in no table: {why}{runs_text(s)}")
     return out
 
 

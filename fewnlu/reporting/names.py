@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from fewnlu.config import conf_dir
-from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, PAPER_NAMES, PARADIGM_NAMES, SPLIT_NAMES
+from fewnlu.reporting.layout import METHOD_NAMES, METRIC_NAMES, MISSING, PAPER_NAMES, PARADIGM_NAMES, SPLIT_NAMES
 from fewnlu.reporting.studies import Study
 
 
 def task_name(study: Study) -> str:
     """The task's name as the paper spells it."""
+    if not study.config:
+        return MISSING  # nothing but damaged records are left
     name = str(study.config["task"]["name"])
     return PAPER_NAMES.get(name, name)
 
@@ -26,12 +29,14 @@ def tasks_of(studies: Sequence[Study]) -> list[str]:
 
 def model_name(study: Study) -> str:
     """The model's name in folders and tables."""
-    return str(study.config["model"]["name"])
+    return str(study.config["model"]["name"]) if study.config else MISSING
 
 
 def method_name(study: Study) -> str:
     """Method with its options and paradigm, as rows of the paper's Table 5: ``PET+MLM``, ``PET + iPET (cross)``."""
     config = study.config
+    if not config:
+        return study.name
     method, paradigm = config["method"], config.get("paradigm") or {"name": "single"}
     name = METHOD_NAMES.get(method["name"], str(method["name"]))
     extra = _options("method", method)
@@ -44,6 +49,12 @@ def method_name(study: Study) -> str:
     elif paradigm["name"] != "single":
         extra = [str(paradigm["name"]), *_of_paradigm(study), *extra]
     return f"{name} ({', '.join(extra)})" if extra else name
+
+
+def published_name(study: Study) -> str:
+    """The row of the published tables that a study belongs to: ``iPET(single)`` for ``PET + iPET (single)``."""
+    match = re.fullmatch(r"PET \+ (iPET|Noisy)(?: Student)? \((\w+)\)", name := method_name(study))
+    return f"{match[1]}({match[2]})" if match else name
 
 
 def method_choice(study: Study) -> str:
@@ -61,6 +72,8 @@ def method_choice(study: Study) -> str:
 
 def split_name(study: Study, *, options: bool = True) -> str:
     """Strategy with what differs from its usual options; K where it is part of the splits."""
+    if not study.config:
+        return MISSING
     split = study.config["split"]
     name = SPLIT_NAMES.get(split["name"], str(split["name"]))
     extra = [f"K={study.k_total}"] if study.k_total and study.k_total > 1 else []
@@ -85,7 +98,7 @@ def seeds_text(study: Study, sign: str = "=") -> str:
 
 def seeds_differ(studies: Sequence[Study]) -> bool:
     """Whether studies of one table differ in their seeds, so that it must show them."""
-    return len({seeds_text(s) for s in studies}) > 1
+    return len({seeds_text(s) for s in studies if s.seeds}) > 1
 
 
 def study_file(study: Study) -> str:
@@ -125,7 +138,7 @@ def _shipped(group: str, name: str) -> dict[str, Any]:
 
 def labels(studies: Sequence[Study]) -> list[str]:
     """One label per study: only the parts in which they differ; the study's key where nothing else does."""
-    kinds = sorted({k for s in studies for k in s.seeds if len({o.seeds.get(k) for o in studies}) > 1})
+    kinds = sorted({k for s in studies for k in s.seeds if len({o.seeds.get(k) for o in studies if o.seeds}) > 1})
     parts = [
         {
             "task": task_name(s),

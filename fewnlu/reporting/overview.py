@@ -78,7 +78,9 @@ def notes_of(summary: Summary) -> list[str]:
     if study.damaged:
         notes.append(f"{count(len(study.damaged), 'damaged run folder')}: {relative(study.damaged[0])}")
     if summary.choice.left_out:
-        notes.append(f"{count(summary.choice.left_out, 'point')} of H not compared: fewer runs than the others")
+        notes.append(
+            f"{count(summary.choice.left_out, 'point')} of H not compared: fewer or other runs than the others"
+        )
     if summary.choice.h is not None and not summary.test and len(study.runs) > 1:
         notes.append(f"no test set: the dev score is optimistic, the best of {len(study.runs)}")
     if knows_dev(chosen_runs(summary)):

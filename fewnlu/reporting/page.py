@@ -72,7 +72,7 @@ def embedded(data: Any) -> str:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        return float(f"{value:.6g}") if math.isfinite(value) else None  # digits, not decimals: a rate may be 1e-7
     if isinstance(value, dict):
         return {str(k): _rounded(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -98,7 +98,8 @@ def _study(s: Summary, out: Path) -> dict[str, Any]:
         "seeds": ", ".join(f"{k} {v}" for k, v in study.seeds.items()),
         "folder": os.path.relpath(study.folder, out).replace(os.sep, "/"),
         "runs": study.n_runs,
-        "failed": [f"k{f.get('k')}-r{f.get('rep')}: {str(f.get('error'))[:300]}" for f in study.failed[:20]],
+        "nFailed": len(study.failed),
+        "failed": _failures(study),
         "done": runs_text(s),
         "notes": [n for n in notes_of(s) if not n.startswith("failed: ")],
         "dev": [s.choice.mean, s.choice.std],
@@ -127,6 +128,11 @@ def _study(s: Summary, out: Path) -> dict[str, Any]:
     }
 
 
+def _failures(study: Study, most: int = 20) -> list[str]:
+    lines = [f"k{f.get('k')}-r{f.get('rep')}: {str(f.get('error'))[:300]}" for f in study.failed[:most]]
+    return lines + ([f"and {len(study.failed) - most} more"] if len(study.failed) > most else [])
+
+
 def _point(results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[Any]:
     h = results[0]["h"]
     return [[h.get(n) for n in names], [_run(r) for r in results], Path(results[0]["folder"]).parent.name]
@@ -146,8 +152,8 @@ def _with_looks(study: Study, runs: Sequence[dict[str, Any]]) -> list[dict[str, 
 def _rows(runs: Sequence[dict[str, Any]], study: Study) -> dict[str, Any] | None:
     """Test rows that a run of h* gets wrong, those that most get wrong first; labels as numbers where fixed."""
     found = outcomes(runs) if runs and all(r["test"] for r in runs) else "no test rows"
-    if not isinstance(found, Outcomes):
-        return None
+    if not isinstance(found, Outcomes) or not study.config["task"].get("labels"):
+        return None  # of candidates several may be right, and predictions name but one
     labels = {str(x): i for i, x in enumerate(study.config["task"].get("labels") or [])}
 
     def code(label: Any) -> Any:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fewnlu.protocol.records import canonical
-from fewnlu.protocol.selection import DevScores, select
+from fewnlu.protocol.selection import DevScores, fullest, select
 from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, mean_std, number, percent
 from fewnlu.reporting.names import (
     method_name,
     model_name,
+    published_name,
     seeds_differ,
     seeds_text,
     split_name,
@@ -20,7 +21,7 @@ from fewnlu.reporting.names import (
     task_name,
     tasks_of,
 )
-from fewnlu.reporting.studies import Spread, Study, Summary, dev_table
+from fewnlu.reporting.studies import Spread, Study, Summary, dev_table, places
 from fewnlu.reporting.views import factor_values, order_values, spread_of
 
 COLUMN_NAMES = METRIC_NAMES | {"accuracy": "Acc", "macro_f1": "F1"}
@@ -38,14 +39,18 @@ def paper_tables(summaries: Sequence[Summary]) -> list[Table]:
 def _pivot(
     summaries: Sequence[Summary], row_of: Callable[[Summary], str], cells: Callable[[Summary, str], list[str]]
 ) -> tuple[list[str], list[list[str]], list[tuple[str, dict[str, Summary]]]]:
-    """Tasks as columns, one row per `row_of`; studies that would share a cell get rows of their own."""
+    """Tasks as columns, one row per `row_of`; studies of other seeds or labelled rows, and those that would share a
+    cell, get rows of their own, so that a row's average is of one kind."""
     tasks = tasks_of([s.study for s in summaries])
+    by_name = _groups(summaries, row_of)
+    kinds = {id(s): _kind(s.study, by_name[row_of(s)]) for s in summaries}
     grid: dict[str, dict[str, Summary]] = {}
-    for s in summaries:
-        name, task = row_of(s), task_name(s.study)
-        if task in grid.get(name, {}):
-            name = f"{name} #{s.study.key[:8]} {seeds_text(s.study, '')}"
-        grid.setdefault(name, {})[task] = s
+    for (name, kind), same in _groups(summaries, lambda s: (row_of(s), kinds[id(s)])).items():
+        taken = [task_name(s.study) for s in same]
+        for s in same:
+            label = f"{name} {kind}" if kind else name
+            label += f" #{s.study.key[:8]}" if taken.count(task_name(s.study)) > 1 else ""
+            grid.setdefault(label, {})[task_name(s.study)] = s
     width = {t: max(len(cells(s, t)) for s in summaries if task_name(s.study) == t) for t in tasks}
     rows = []
     for name, found in grid.items():
@@ -54,6 +59,15 @@ def _pivot(
             row += cells(found[task], task) if task in found else [MISSING] * width[task]
         rows.append(row)
     return tasks, rows, list(grid.items())
+
+
+def _kind(study: Study, others: Sequence[Summary]) -> str:
+    """Seeds and choice of labelled rows, as far as studies of one name differ in them."""
+    parts = [seeds_text(study)] if seeds_differ([o.study for o in others]) else []
+    for name in ("n_labeled", "per_class"):
+        if len({(o.study.config.get("data") or {}).get(name) for o in others}) > 1:
+            parts.append(f"{name}={(study.config.get('data') or {}).get(name) or 'all'}")
+    return " ".join(parts)
 
 
 def _metrics(summaries: Sequence[Summary], task: str) -> list[str]:
@@ -232,7 +246,7 @@ def best_combinations(summaries: Sequence[Summary]) -> Table | None:
         found = [s for s in summaries if task_name(s.study) == task and s.choice.h is not None]
         if len({(method_name(s.study), model_name(s.study)) for s in found}) < 2:
             continue
-        best = max(found, key=lambda s: (round(s.choice.mean, 12), s.study.name))
+        best = min(found, key=lambda s: (-round(s.choice.mean, 12), s.study.name))
         test = best.test.get("select")
         names = [method_name(best.study), model_name(best.study), split_name(best.study)]
         score = mean_std(test.mean, test.std) if test else MISSING
@@ -262,7 +276,7 @@ def gaps(summaries: Sequence[Summary], reference: str = "PET") -> list[Table]:
         if not ours or len(base) != 1:
             continue
         gap = ours.mean - base[0].test["select"].mean
-        before = prev.get((method_name(s.study), key[0]))
+        before = prev.get((published_name(s.study), key[0]))
         rows.append(
             [
                 *(method_name(s.study), *key, percent(ours.mean), f"{100 * gap:+.2f}"),
@@ -335,17 +349,24 @@ def k_table(curves: dict[tuple[str, str, str, str], dict[int, Summary]]) -> Tabl
 
 
 def seeds_table(studies: Sequence[Study], summaries: Sequence[Summary]) -> Table | None:
-    """One line per study run with several seeds: mean, SD, n and the ids (fault I118)."""
+    """One line per study run with several seeds: mean, SD, n and the ids (fault I118); seeds with fewer runs not."""
+    from fewnlu.reporting.sure import chosen_runs
+
     groups = _groups(summaries, lambda s: (s.study.key, s.study.k_total))
     rows = []
     for found in groups.values():
-        means = [s.test["select"].mean for s in found if s.test]
+        tested = [s for s in found if s.test]
+        same = fullest(places(chosen_runs(s)) for s in tested)
+        left = len(found)
+        found = [s for s in tested if places(chosen_runs(s)) == same]
+        left -= len(found)
+        means = [s.test["select"].mean for s in found]
         if len(means) < 2:
             continue
         spread = Spread.of(means)
         study = found[0].study
         who = [task_name(study), method_name(study), model_name(study), split_name(study)]
-        seeds = "; ".join(seeds_text(s.study) for s in found if s.test)
+        seeds = "; ".join(seeds_text(s.study) for s in found) + (f"; {left} not whole, left out" if left else "")
         rows.append([*who, percent(spread.mean), percent(spread.std), str(spread.n), study.key[:8], seeds])
     header = ["task", "method", "model", "strategy", "test", "SD over seeds", "n", "study key", "seeds"]
     note = "Mean of the studies' test means and its sample SD (n-1) over seeds; h* is chosen anew for each."

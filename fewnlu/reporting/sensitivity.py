@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         from fewnlu.reporting.figures import sensitivity_figure
 
-        sensitivity_figure(summaries, Path(args.out))
+        sensitivity_figure(summaries, Path(args.out), args.factor)
     return 1 if any(s.failed or s.damaged for s in studies) else 0

@@ -14,7 +14,7 @@ from fewnlu.protocol.intervals import ESTIMAND
 from fewnlu.reporting.answers import answer_tables
 from fewnlu.reporting.checks import mixtures
 from fewnlu.reporting.commands import out_folder, read
-from fewnlu.reporting.layout import Table, count
+from fewnlu.reporting.layout import Table, count, plain
 from fewnlu.reporting.overview import notes_markdown, overview_table
 from fewnlu.reporting.paper import k_table, paper_tables, seeds_table, studies_table
 from fewnlu.reporting.status import gaps_text, read_status
@@ -46,12 +46,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(dirs: Sequence[Path | str]) -> str:
-    """Runs that the sweeps' commands asked for and that are not done; a half-done sweep must not look whole."""
+    """Runs that the sweeps' commands asked for and that are not done; a half-done sweep must not look whole.
+
+    A folder within a sweep, such as a study's, is asked for what belongs below it.
+    """
     parts = []
     for folder in map(Path, dirs):
-        if not read_expected(folder):
+        whole = folder.absolute()
+        sweep = next((f for f in (whole, *whole.parents[:3]) if read_expected(f)), None)
+        if sweep is None:
             continue  # no command is known, so nothing can be missing: no need to look at every run again
-        wanted = [run for run in read_status(folder).runs if run.wanted]
+        wanted = [run for run in read_status(sweep).runs if run.wanted and (sweep / run.path).is_relative_to(whole)]
         gaps = [run for run in wanted if run.state != "done"]
         if gaps:
             parts.append(f"{folder} is not whole: {gaps_text(gaps, len(wanted), most=5)}")
@@ -78,7 +83,7 @@ def markdown(
         base: folder that it will lie in; records are named relative to it.
     """
     lines = ["# Report", "", f"What intervals are about: {ESTIMAND}.", ""]
-    lines += [f"- **Warning:** {w}" for w in warnings] + ([""] if warnings else [])
+    lines += [f"- **Warning:** {plain(w)}" for w in warnings] + ([""] if warnings else [])
     studies = [overview_table(summaries, base).markdown(), *notes_markdown(summaries)]
     return "\n".join([*lines, *studies, *(t.markdown() for t in tables)])
 

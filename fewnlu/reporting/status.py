@@ -103,7 +103,8 @@ def gaps_text(gaps: Sequence[RunState], total: int, most: int = 20) -> str:
 
 def _listed(runs: Sequence[RunState], most: int) -> list[str]:
     lines = [f"  {run.state:<11} {run.path}  {run.why}".rstrip() for run in runs[:most]]
-    return lines + ([f"  … and {len(runs) - most} more {runs[-1].state}"] if len(runs) > most else [])
+    rest = Counter(run.state for run in runs[most:])
+    return lines + ([f"  … and {', '.join(f'{n} more {state}' for state, n in rest.items())}"] if rest else [])
 
 
 def _state(found: Found, key: str | None, cluster: dict[str, str]) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fewnlu.protocol.expected import read_expected
-from fewnlu.protocol.records import canonical, scan
-from fewnlu.protocol.selection import Choice, DevScores, mean, select, std
+from fewnlu.protocol.records import canonical, newest, scan
+from fewnlu.protocol.selection import Choice, DevScores, fullest, mean, select, std
 from fewnlu.protocol.statistics import spearman
 
 
@@ -23,8 +23,9 @@ class Study:
 
     Attributes:
         runs: results by canonical JSON of h, ordered by (k, rep); each with its "folder", without the ids of its rows.
-        failed: failures, ordered by path.
+        failed: failures, ordered by path, but for those of runs that are done elsewhere.
         damaged: run folders that hold neither a whole result nor a failure.
+        older: runs left out because others of the study were made by code with newer NUMERICS.
         sampled: the sweeper that drew h, where H is no grid.
     """
 
@@ -36,6 +37,7 @@ class Study:
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failed: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[Path] = field(default_factory=list)
+    older: int = 0
     sampled: str | None = None
 
     @property
@@ -49,12 +51,21 @@ class Study:
         return sum(len(results) for results in self.runs.values())
 
     @property
+    def places(self) -> set[tuple[int, int]]:
+        """The splits and repetitions (k, rep) seen anywhere in the study: the runs that each h should have."""
+        return {(r["k"], r["rep"]) for results in self.runs.values() for r in results} | {
+            (int(f.get("k") or 0), int(f.get("rep") or 0)) for f in self.failed
+        }
+
+    @property
     def wanted(self) -> int:
-        """Runs that each h should have: the splits and repetitions seen anywhere in the study."""
-        return len(
-            {(r["k"], r["rep"]) for results in self.runs.values() for r in results}
-            | {(f.get("k"), f.get("rep")) for f in self.failed}
-        )
+        """How many runs each h should have."""
+        return len(self.places)
+
+    @property
+    def full(self) -> frozenset[tuple[int, int]]:
+        """The runs (k, rep) over which points of H are compared; see `protocol.selection.fullest`."""
+        return fullest(places(results) for results in self.runs.values())
 
 
 @dataclass
@@ -95,9 +106,19 @@ class Summary:
     warnings: dict[str, int]
 
 
+def places(results: Iterable[dict[str, Any]]) -> frozenset[tuple[int, int]]:
+    """(k, rep) of some runs."""
+    return frozenset((r["k"], r["rep"]) for r in results)
+
+
 def read_studies(roots: Iterable[Path]) -> list[Study]:
-    """All studies below some folders, ordered by name and seeds."""
+    """All studies below some folders, ordered by name and seeds.
+
+    A run found twice (two sweeps, or a folder given twice) counts once, and where it is done its failures elsewhere do
+    not count. Of runs that code with different NUMERICS made, only the newest count.
+    """
     found: dict[tuple[Any, ...], Study] = {}
+    folders: dict[Path, list[Study]] = {}
     damaged: list[Path] = []
     shared: dict[str, Any] = {}
     with _no_garbage():
@@ -110,23 +131,43 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
                     continue  # begun and not ended: see `reporting.status`
                 seeds = {k: v for k, v in what["seeds"].items() if k != "run"}
                 ident = (what["study_name"], what["study"], canonical(seeds), what.get("k_total") or 0)
+                folder = run.folder.parent.parent
                 study = found.get(ident)
                 if study is None:
-                    study = Study(
-                        what["study_name"], what["study"], seeds, what.get("k_total"), run.folder.parent.parent
-                    )
+                    study = Study(what["study_name"], what["study"], seeds, what.get("k_total"), folder)
                     found[ident] = study
+                if study not in (there := folders.setdefault(folder, [])):
+                    there.append(study)
                 if run.result is not None:
                     study.runs.setdefault(canonical(run.result["h"]), []).append(_slim(run.result, run.folder, shared))
                 else:
                     study.failed.append(what)
     for study in found.values():
-        for h, results in study.runs.items():
-            # The same run found twice (two sweeps, or a folder given twice) counts once.
-            study.runs[h] = sorted({r["key"]: r for r in results}.values(), key=lambda r: (r["k"], r["rep"]))
-        study.damaged = [d for d in damaged if d.is_relative_to(study.folder)]
+        _settle(study)
         study.sampled = next((e.sampled for e in read_expected(study.folder.parent) if study.name in e.studies), None)
+    for path in dict.fromkeys(damaged):
+        folder = path.parent.parent
+        if folder not in folders:  # nothing else is left of its study
+            found[folder.name, "", str(folder), 0] = lost = Study(folder.name, "", {}, None, folder)
+            folders[folder] = [lost]
+        folders[folder][0].damaged.append(path)
     return [found[ident] for ident in sorted(found)]
+
+
+def _settle(study: Study) -> None:
+    """Each run once, of one version of the numerics; failures of what is not done."""
+    kept = newest([r for results in study.runs.values() for r in results])
+    study.older = study.n_runs - len(kept)
+    runs: dict[str, dict[str, dict[str, Any]]] = {}
+    for result in kept:
+        runs.setdefault(canonical(result["h"]), {})[result["key"]] = result
+    study.runs = {h: sorted(once.values(), key=lambda r: (r["k"], r["rep"])) for h, once in runs.items()}
+    done = {(h, *place) for h, results in study.runs.items() for place in places(results)}
+    failed: dict[str, dict[str, Any]] = {}
+    for one in study.failed:
+        if (canonical(one.get("h")), one.get("k"), one.get("rep")) not in done:
+            failed.setdefault(str(one.get("key") or len(failed)), one)
+    study.failed = list(failed.values())
 
 
 @contextlib.contextmanager
@@ -152,9 +193,23 @@ def _slim(result: dict[str, Any], folder: Path, shared: dict[str, Any]) -> dict[
 
 def dev_table(study: Study) -> list[DevScores]:
     """Dev scores per h: all that selection may see."""
+    return [dev_scores(results) for results in study.runs.values()]
+
+
+def dev_scores(results: Sequence[dict[str, Any]]) -> DevScores:
+    """Dev scores of one h's runs, with the splits that they are of."""
+    scored = [r for r in results if r["dev"] and r["dev"]["select"] is not None]
+    return DevScores(results[0]["h"], [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored])
+
+
+def dev_test_means(study: Study) -> list[tuple[dict[str, Any], float, float]]:
+    """(h, dev mean, test mean) of every h with the runs that are compared: what Spearman's rho is over."""
+    full = study.full
     return [
-        DevScores(results[0]["h"], [r["dev"]["select"] for r in results if r["dev"] and r["dev"]["select"] is not None])
+        (results[0]["h"], mean([r["dev"]["select"] for r in results]), mean([r["test"]["select"] for r in results]))
         for results in study.runs.values()
+        if places(results) == full
+        and all(r["dev"] and r["test"] and None not in (r["dev"]["select"], r["test"]["select"]) for r in results)
     ]
 
 
@@ -173,12 +228,7 @@ def summarise(study: Study) -> Summary:
         test["select"] = Spread.of([r["test"]["select"] for r in chosen])
         controls = chosen[0]["test"]["controls"]
         n_test = chosen[0]["rows"]["test"]["n"]
-    full = max((len(results) for results in study.runs.values()), default=0)
-    points = [
-        (mean([r["dev"]["select"] for r in results]), mean([r["test"]["select"] for r in results]))
-        for results in study.runs.values()
-        if len(results) == full and all(r["dev"] and r["test"] for r in results)
-    ]
-    rho = spearman([p[0] for p in points], [p[1] for p in points]) if points else math.nan
+    points = dev_test_means(study)
+    rho = spearman([p[1] for p in points], [p[2] for p in points]) if points else math.nan
     warnings = Counter(w for results in study.runs.values() for r in results for w in r["warnings"])
     return Summary(study, choice, test, rho, len(points), controls, n_test, dict(sorted(warnings.items())))

@@ -9,12 +9,11 @@ from typing import Any
 from fewnlu.protocol.comparison import Correlation, spearman_interval
 from fewnlu.protocol.intervals import ESTIMAND, Interval
 from fewnlu.protocol.records import canonical
-from fewnlu.protocol.selection import mean
 from fewnlu.reporting.layout import METRIC_NAMES, MISSING, Table, number, percent
 from fewnlu.reporting.names import labels, score_name
 from fewnlu.reporting.outcomes import distinct_splits, outcomes
 from fewnlu.reporting.scores import SELECT, interval_of, names_of
-from fewnlu.reporting.studies import Study, Summary
+from fewnlu.reporting.studies import Summary, dev_test_means
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,6 @@ def chosen_runs(summary: Summary) -> list[dict[str, Any]]:
     if summary.choice.h is not None:
         return study.runs[canonical(dict(summary.choice.h))]
     return next(iter(study.runs.values())) if len(study.runs) == 1 else []
-
-
-def dev_test_means(study: Study) -> list[tuple[dict[str, Any], float, float]]:
-    """(h, dev mean, test mean) of every h with all its runs, as `summarise` takes them for Spearman's rho."""
-    full = max((len(results) for results in study.runs.values()), default=0)
-    return [
-        (results[0]["h"], mean([r["dev"]["select"] for r in results]), mean([r["test"]["select"] for r in results]))
-        for results in study.runs.values()
-        if len(results) == full
-        and all(r["dev"] and r["test"] and None not in (r["dev"]["select"], r["test"]["select"]) for r in results)
-    ]
 
 
 def sureness(summary: Summary) -> Sureness:

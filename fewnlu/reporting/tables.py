@@ -12,7 +12,7 @@ from fewnlu.protocol.records import SHORT
 from fewnlu.reporting.average import averages
 from fewnlu.reporting.layout import METRIC_NAMES, count
 from fewnlu.reporting.names import method_choice, score_name, seeds_differ, seeds_text
-from fewnlu.reporting.studies import Spread, Summary
+from fewnlu.reporting.studies import Spread, Summary, places
 
 
 def points(value: float, digits: int = 1) -> str:
@@ -143,11 +143,17 @@ def runs_text(summary: Summary) -> str:
     text = f"{study.n_runs} of {total} done"
     if study.failed:
         text += f", {len(study.failed)} FAILED"
-    short = [len(r) for r in study.runs.values() if len(r) < wanted]
+    full = study.full
+    short = [len(r) for r in study.runs.values() if places(r) != full]
+    if full and len(full) < wanted:
+        lacking = ", ".join(f"k{k}-r{rep}" for k, rep in sorted(study.places - full)[:5])
+        text += f"; no point has all {wanted} runs, compared are those with {len(full)} (without {lacking})"
     if short:
         have = ", ".join(map(str, sorted(set(short))))
         text += f"; {count(len(short), 'point has', 'points have')} only {have} of {count(wanted, 'run')}"
         text += " and is not compared" if len(short) == 1 else " and are not compared"
+    if study.older:
+        text += f"; {count(study.older, 'run')} of older numerics left out, the same command computes them anew"
     if study.damaged:
         text += f"; {len(study.damaged)} damaged: {', '.join(relative(d) for d in study.damaged[:3])}"
     return text
@@ -181,6 +187,7 @@ def overview_text(summaries: Sequence[Summary]) -> str:
     import io
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="")
@@ -197,10 +204,10 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         majority = [s.controls["majority"][n] for n in names] if s.controls else []
         dev = Spread(s.choice.mean, s.choice.std, len(study_runs(s)))
         table.add_row(
-            config["task"]["name"],
-            method_choice(s.study),
-            str(config["model"]["name"]),
-            _split(config, s.study.k_total),
+            escape(config["task"]["name"]),
+            escape(method_choice(s.study)),
+            escape(str(config["model"]["name"])),
+            escape(_split(config, s.study.k_total)),
             *([seeds_text(s.study)] if seeded else []),
             str(len(s.study.runs)),
             f"{s.study.n_runs}" + (f" ({len(s.study.failed)} failed)" if s.study.failed else ""),
@@ -215,9 +222,9 @@ def overview_text(summaries: Sequence[Summary]) -> str:
         config = first.config
         table.add_row(
             f"average of {len(one.members)}",
-            method_choice(first),
-            str(config["model"]["name"]),
-            _split(config, first.k_total),
+            escape(method_choice(first)),
+            escape(str(config["model"]["name"])),
+            escape(_split(config, first.k_total)),
             *([seeds_text(first)] if seeded else []),
             "",
             "",

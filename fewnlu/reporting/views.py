@@ -10,7 +10,7 @@ from typing import Any
 from fewnlu.protocol.records import canonical
 from fewnlu.protocol.selection import mean, std
 from fewnlu.reporting.names import method_name, model_name, split_name, task_name
-from fewnlu.reporting.studies import Study, Summary, summarise
+from fewnlu.reporting.studies import Study, Summary, places, summarise
 
 CURVE = (2, 4, 8, 16)  # the paper's K (spec 1.5)
 
@@ -71,17 +71,17 @@ def k_curves(
 def factor_values(study: Study, star: dict[str, Any]) -> dict[str, list[tuple[Any, float, float]]]:
     """One factor at a time around h*: factor -> (value, dev mean, test mean) of every h that differs in it alone.
 
-    h* itself is among them. Factors with a single value are left out. Only h with as many runs as h* count.
+    h* itself is among them. Factors with a single value are left out. Only h with the same runs as h* count.
     """
     by_h = {h: results for h, results in study.runs.items()}
-    full = len(by_h[canonical(star)])
+    full = places(by_h[canonical(star)])
     out: dict[str, list[tuple[Any, float, float]]] = {}
     for factor in star:
         rest = {k: v for k, v in star.items() if k != factor}
         found = [
             (results[0]["h"][factor], *_means(results))
             for results in by_h.values()
-            if len(results) == full
+            if places(results) == full
             and factor in results[0]["h"]
             and {k: v for k, v in results[0]["h"].items() if k != factor} == rest
         ]
@@ -91,14 +91,18 @@ def factor_values(study: Study, star: dict[str, Any]) -> dict[str, list[tuple[An
 
 
 def order_values(studies: Sequence[Study], study: Study, star: dict[str, Any]) -> list[tuple[Any, float, float]]:
-    """(seed.train, dev mean, test mean) of h* over studies that differ in `seed.train` alone: the training order."""
+    """(seed.train, dev mean, test mean) of h* over studies that differ in `seed.train` alone: the training order.
+
+    Only seeds that have the same runs of h* as `study` count.
+    """
     found = []
+    full = places(study.runs.get(canonical(star), ()))
     for other in studies:
         same = {k: v for k, v in other.seeds.items() if k != "train"} == {
             k: v for k, v in study.seeds.items() if k != "train"
         }
         results = other.runs.get(canonical(star))
-        if other.key == study.key and other.k_total == study.k_total and same and results:
+        if other.key == study.key and other.k_total == study.k_total and same and results and places(results) == full:
             found.append((other.seeds.get("train"), *_means(results)))
     return sorted(found, key=lambda f: str(f[0])) if len(found) > 1 else []
 

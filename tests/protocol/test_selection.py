@@ -25,7 +25,7 @@ def rows(**table: list[float]) -> list[DevScores]:
 
 
 def test_i063_selection_cannot_see_test_scores() -> None:
-    assert {f.name for f in dataclasses.fields(DevScores)} == {"h", "scores"}
+    assert {f.name for f in dataclasses.fields(DevScores)} == {"h", "scores", "places"}
 
 
 def test_highest_mean_wins() -> None:
