@@ -8,7 +8,7 @@ and report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fewnlu.errors import ConfigError, DataError, choices
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 CHANCE_DRAWS = 1000
+_AT_ONCE = 2_000_000  # guesses that are held at once, a few times 16 MB; how many there are changes no value
 
 
 def argmax(scores: ArrayLike) -> NDArray[np.int64]:
@@ -78,7 +79,8 @@ def compute(
     if predicted.dtype.kind not in "iu":
         raise DataError(f"predictions are {predicted.dtype}, not class ids; NaN is no class")
     if not labels:
-        return {name: float(v[0]) for name, v in _of_candidates(names, predicted[None], meta).items()}
+        worth = _worth(names, len(answer), meta)
+        return {name: float(v[0]) for name, v in _of_candidates(worth, predicted[None]).items()}
     n = len(labels)
     for what, ids in (("prediction", predicted), ("gold label", answer)):
         if ids.min() < 0 or ids.max() >= n:
@@ -112,39 +114,53 @@ def controls(
 ) -> dict[str, dict[str, float]]:
     """What needs no model: `majority` (the most frequent gold class, the first on ties) and `chance`.
 
-    Chance is a uniform guess: exact for the accuracy of fixed labels, otherwise the mean of 1,000 seeded draws. Rows
-    with candidates of their own have no majority class; there `majority` is the first candidate of each row.
+    Chance is a uniform guess: exact for the accuracy of fixed labels, otherwise the mean of 1,000 seeded draws whatever
+    the number of rows. Rows with candidates of their own have no majority class; there `majority` is the first
+    candidate of each row.
     """
     import numpy as np
 
     answer = np.asarray(gold, dtype=np.int64)
-    rng = np.random.default_rng(seed)
     if not task.labels:
+        worth = _worth(task.metrics, len(answer), meta)
         sizes = np.array([len(one["candidates"]) for one in meta or ()])
-        guesses = rng.integers(0, sizes, size=(CHANCE_DRAWS, len(answer)))
-        drawn = _of_candidates(task.metrics, guesses, meta)
-        first = _of_candidates(task.metrics, np.zeros((1, len(answer)), dtype=np.int64), meta)
+        drawn = [_of_candidates(worth, guesses) for guesses in _guesses(seed, sizes, len(answer))]
+        first = _of_candidates(worth, np.zeros((1, len(answer)), dtype=np.int64))
         return {
             "majority": {name: float(v[0]) for name, v in first.items()},
-            "chance": {name: float(v.mean()) for name, v in drawn.items()},
+            "chance": {name: float(np.concatenate([one[name] for one in drawn]).mean()) for name in worth},
         }
     n = len(task.labels)
     majority = np.full_like(answer, np.bincount(answer, minlength=n).argmax())
-    draws = rng.integers(0, n, size=(CHANCE_DRAWS, len(answer)))
-    cells = np.arange(CHANCE_DRAWS)[:, None] * n * n + answer * n + draws
-    confusion = np.bincount(cells.ravel(), minlength=CHANCE_DRAWS * n * n).reshape(-1, n, n)
+    tables, groups = [], []
+    for guesses in _guesses(seed, n, len(answer)):
+        if "em" in task.metrics:
+            groups.append(_groups_right(guesses == answer, meta))
+        cells = np.arange(len(guesses))[:, None] * n * n + answer * n + guesses
+        tables.append(np.bincount(cells.ravel(), minlength=len(guesses) * n * n).reshape(-1, n, n))
+    confusion = np.concatenate(tables)
     chance = {}
     for name in task.metrics:
         if name == "accuracy":
             chance[name] = 1 / n
         elif name == "em":
-            chance[name] = float(_groups_right(draws == answer, meta).mean())
+            chance[name] = float(np.concatenate(groups).mean())
         else:
             chance[name] = float(_metric(name, confusion, task.labels, task.positive).mean())
     return {
         "majority": compute(task.metrics, majority, gold, task.labels, meta, positive=task.positive),
         "chance": chance,
     }
+
+
+def _guesses(seed: int, sizes: int | NDArray[np.int64], n_rows: int) -> Iterator[NDArray[np.int64]]:
+    """Uniform guesses among `sizes` classes, [draws, rows] in parts: together CHANCE_DRAWS draws of one generator."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    part = max(1, min(CHANCE_DRAWS, _AT_ONCE // max(1, n_rows)))
+    for start in range(0, CHANCE_DRAWS, part):
+        yield rng.integers(0, sizes, size=(min(part, CHANCE_DRAWS - start), n_rows))
 
 
 def _groups_right(right: NDArray[np.bool_], meta: Sequence[Mapping[str, Any]] | None) -> NDArray[np.float64]:
@@ -160,15 +176,15 @@ def _groups_right(right: NDArray[np.bool_], meta: Sequence[Mapping[str, Any]] | 
     return np.logical_and.reduceat(right[:, order], starts, axis=1).mean(1)
 
 
-def _of_candidates(
-    names: Iterable[str], chosen: NDArray[np.int64], meta: Sequence[Mapping[str, Any]] | None
+def _worth(
+    names: Iterable[str], n_rows: int, meta: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, NDArray[np.float64]]:
-    """Metrics over the rows' own candidates, of choices [draws, rows] -> [draws] each."""
+    """What each of the rows' own candidates is worth by each metric, [rows, candidates]."""
     import numpy as np
 
     meta = meta or ()
-    if len(meta) != chosen.shape[1]:
-        raise ValueError(f"candidates of {len(meta)} rows for {chosen.shape[1]} rows")
+    if len(meta) != n_rows:
+        raise ValueError(f"candidates of {len(meta)} rows for {n_rows} rows")
     longest = max(len(one["candidates"]) for one in meta)
     found = {}
     for name in names:
@@ -181,8 +197,17 @@ def _of_candidates(
                     worth[i, j] = float(j in one["right"])
                 else:
                     worth[i, j] = (exact_match if name == "answer_em" else token_f1)(text, one["answers"])
-        found[name] = worth[np.arange(len(meta)), chosen].mean(1)
+        found[name] = worth
     return found
+
+
+def _of_candidates(
+    worth: Mapping[str, NDArray[np.float64]], chosen: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """Metrics over the rows' own candidates, of choices [draws, rows] -> [draws] each."""
+    import numpy as np
+
+    return {name: table[np.arange(len(table)), chosen].mean(1) for name, table in worth.items()}
 
 
 def _metric(
@@ -207,6 +232,8 @@ def _metric(
             raise ConfigError(f"task.positive: {name} counts one label; {choices(positive, labels)}")
         return f1[:, list(labels).index(positive)]
     if name == "mcc":
+        # A product of four counts leaves 64-bit integers from about 78,000 rows on.
+        of_gold, of_predicted, total = (of_gold.astype(float), of_predicted.astype(float), total.astype(float))
         both = (of_gold * of_predicted).sum(1)
         spread = (total**2 - (of_predicted**2).sum(1)) * (total**2 - (of_gold**2).sum(1))
         # 0 where gold or prediction is constant, as scikit-learn has it

@@ -55,3 +55,10 @@ def test_chance_of_exact_match_falls_with_the_size_of_groups(tmp_path):
     assert chance["em"] == pytest.approx(1 / 4, abs=0.03) and chance["accuracy"] == 0.5
     with pytest.raises(ValueError, match="0 groups for 4 rows"):
         controls(task, gold)
+
+
+def test_chance_of_candidates_does_not_depend_on_the_parts(tmp_path, monkeypatch):
+    task, _ = sample(tmp_path, "record")
+    whole = controls(task, [0, 0], meta=META)
+    monkeypatch.setattr("fewnlu.tasks.metrics._AT_ONCE", 14)  # seven draws a part
+    assert controls(task, [0, 0], meta=META) == whole

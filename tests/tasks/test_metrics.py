@@ -102,3 +102,28 @@ def test_controls():
     assert found["chance"]["accuracy"] == 0.5 and 0.3 < found["chance"]["macro_f1"] < 0.55
     assert abs(found["chance"]["mcc"]) < 0.1
     assert found == controls(task_from_config(cfg), [0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("n", [100, 80_000, 100_000, 4_000_000])
+def test_mcc_of_many_rows_is_that_of_few(n):
+    gold = np.arange(n) % 2
+    predicted = np.where(np.arange(n) // 2 % 10 == 0, 1 - gold, gold)  # 90 % right in both classes
+    found = compute(["mcc"], predicted, gold, "ab")["mcc"]
+    assert found == pytest.approx(0.8, abs=1e-12)
+
+
+def test_chance_is_drawn_in_parts_of_bounded_memory(monkeypatch):
+    import tracemalloc
+
+    names = [*CLASS_METRICS, "em"]
+    task = task_from_config(copy.deepcopy(MINIMAL) | {"metrics": names, "positive": "pos", "group": "{id}"})
+    gold = [i % 2 for i in range(5000)]
+    meta = [{"group": str(i // 2)} for i in range(5000)]
+    whole = controls(task, gold, meta=meta)
+    monkeypatch.setattr("fewnlu.tasks.metrics._AT_ONCE", 50_000, raising=False)
+    tracemalloc.start()
+    parts = controls(task, gold, meta=meta)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6, "a thousand draws of 5,000 rows are 40 MB"
+    assert parts == whole
