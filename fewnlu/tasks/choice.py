@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from fewnlu.errors import ConfigError, DataError, choices
+from fewnlu.tasks.drawing import limit
 from fewnlu.tasks.readers import raw_rows
-from fewnlu.tasks.sources import RowSet, limit
+from fewnlu.tasks.sources import RowSet
 from fewnlu.tasks.task import Row, Source, Task, raw_key, read_source
 from fewnlu.tasks.values import known_keys, mapping, names, text
 

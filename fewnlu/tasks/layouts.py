@@ -13,6 +13,7 @@ from typing import Any
 from fewnlu.errors import DataError, choices
 
 Item = Mapping[str, Any]
+PAIR = ("-true", "-false")  # `copy` of the two rows that a WSC line with both targets stands for
 
 
 class Rejected(Exception):
@@ -92,26 +93,50 @@ def wsc(item: Item, which: str, place: str) -> list[dict[str, Any]]:
     """
     if "true_target" in item or "false_target" in item:
         pair: list[tuple[str, Any, Any]] = [
-            ("-true", item.get("true_target"), True),
-            ("-false", item.get("false_target"), False),
+            (PAIR[0], item.get("true_target"), True),
+            (PAIR[1], item.get("false_target"), False),
         ]
         targets = [(copy, target, label) for copy, target, label in pair if target]
     else:
         targets = [("", item.get("target", item), item.get("label"))]
-    words = str(item.get("text") or "").split()
+    words = _words(item, "text", place).split()
     rows = []
     for copy, target, label in targets:
         target = _dict(target, "target", place)
-        for name in ("span1_text", "span1_index", "span2_text", "span2_index"):
-            if target.get(name) is None:
-                raise DataError(f"{place}: '{name}' is missing; it has {', '.join(map(str, target))}")
-        _place(words, target["span1_text"], target["span1_index"], "span1_text")
-        at = _place(words, target["span2_text"], target["span2_index"], "span2_text")
-        pronoun = str(target["span2_text"]).strip()
+        candidate, pronoun = (_words(target, f"{span}_text", place).strip() for span in ("span1", "span2"))
+        _place(words, candidate, _index(target, "span1_index", place), "span1_text")
+        at = _place(words, pronoun, _index(target, "span2_index", place), "span2_text")
         marked = " ".join([*words[:at], _star(words[at], pronoun), *words[at + 1 :]])
         row = {"idx": item.get("idx"), "text": " ".join(words), "marked": marked, "pronoun": pronoun, "copy": copy}
-        rows.append({**row, "candidate": str(target["span1_text"]).strip(), "label": label})
+        rows.append({**row, "candidate": candidate, "label": label})
     return rows
+
+
+def _words(item: Item, name: str, place: str) -> str:
+    """A text that is not blank."""
+    value = item.get(name)
+    if isinstance(value, str) and value.strip():
+        return value
+    if value is None and name not in item:
+        raise DataError(f"{place}: '{name}' is missing; it has {', '.join(map(str, item))}")
+    raise DataError(f"{place}: '{name}' is {'empty' if value in (None, '') else repr(value)}, expected a text")
+
+
+def _index(item: Item, name: str, place: str) -> int:
+    """The number of a word; a CSV has it as text, a Parquet file with gaps as a float."""
+    value = item.get(name)
+    if value is None and name not in item:
+        raise DataError(f"{place}: '{name}' is missing; it has {', '.join(map(str, item))}")
+    try:
+        found = int(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool) and (isinstance(value, str) or found == value):
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise DataError(
+        f"{place}: '{name}' is {'empty' if value is None else repr(value)}, expected the number of the word that the "
+        "span begins at; words are counted from 0, white space parts them"
+    )
 
 
 def _place(words: list[str], span: str, index: int, name: str) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
 import unicodedata
 from collections import Counter
@@ -18,8 +17,9 @@ from functools import lru_cache
 from typing import Any
 
 from fewnlu.errors import ConfigError, DataError, choices
+from fewnlu.tasks.drawing import draw_labeled, drawing_notes, limit
 from fewnlu.tasks.formats import Items
-from fewnlu.tasks.layouts import LAYOUTS, Rejected
+from fewnlu.tasks.layouts import LAYOUTS, PAIR, Rejected
 from fewnlu.tasks.readers import raw_rows
 from fewnlu.tasks.task import SETS, Row, Task, raw_key
 
@@ -65,9 +65,9 @@ def load(task: Task, data: Mapping[str, Any], seed: int = 42) -> TaskData:
     if pool is None:
         raise DataError(f"task '{task.name}' has no labelled rows: set task.source.files.labeled")
     rows, dropped = drop_leaks(pool.rows, whole.rows if whole else ())
-    rows = draw_labeled(rows, data.get("n_labeled"), seed, pool.origin, data.get("per_class"))
-    notes = [*pool.notes, *_short_classes(task, rows, data.get("per_class"))]
-    labeled = RowSet.of(rows, pool.origin, notes)
+    drawn = draw_labeled(rows, data.get("n_labeled"), seed, pool.origin, data.get("per_class"))
+    notes = [*pool.notes, *drawing_notes(task.labels, rows, drawn, data.get("per_class"))]
+    labeled = RowSet.of(drawn, pool.origin, notes)
     if whole is None:
         return TaskData(labeled, None, dropped)
     test = RowSet.of(limit(whole.rows, data.get("limit_test")), whole.origin, whole.notes)
@@ -77,23 +77,22 @@ def load(task: Task, data: Mapping[str, Any], seed: int = 42) -> TaskData:
 def load_pool(task: Task, data: Mapping[str, Any], found: TaskData) -> RowSet | None:
     """The task's unlabelled pool without what is labelled or in test; None where the task has no pool.
 
-    Removed are the units of labelled rows, by id, and every unit with a row whose text is in the labelled or the test
-    set. Test ids are not compared: files number their rows separately (in FewGLUE, pool and training rows share ids).
-    The notes count what was removed.
+    Removed is every unit with a row whose text (see `normalised`) is in the labelled or the test set. Ids are not
+    compared: files number their rows separately, and a row that is there twice has its text twice (in FewGLUE, each
+    pool row with a labelled row's id has its text). The notes count what was removed.
     """
     pool = load_rows(task, data, "unlabeled")
     if pool is None:
         return None
-    used = {_plain_id(row.id) for row in found.labeled.rows}
     texts = {normalised(row) for row in found.labeled.rows}
     tests = {normalised(row) for row in load_whole_test(task, data)}
-    by_id = {row.unit for row in pool.rows if _plain_id(row.id) in used}
-    by_text = {row.unit for row in pool.rows if normalised(row) in texts} - by_id
-    in_test = {row.unit for row in pool.rows if normalised(row) in tests} - by_id - by_text
-    kept = [row for row in pool.rows if row.unit not in by_id | by_text | in_test]
-    counts = [sum(row.unit in units for row in pool.rows) for units in (by_id, by_text, in_test)]
+    labeled = {row.unit for row in pool.rows if normalised(row) in texts}
+    in_test = {row.unit for row in pool.rows if normalised(row) in tests} - labeled
+    kept = [row for row in pool.rows if row.unit not in labeled | in_test]
+    counts = [sum(row.unit in units for row in pool.rows) for units in (labeled, in_test)]
     note = (
-        "removed from the pool: {} rows with the id, {} with the text of a labelled row, {} with the text of a test row"
+        "removed from the pool: {} rows whose unit holds the text of a labelled row, {} whose unit holds the text of "
+        "a test row"
     )
     return RowSet.of(kept, pool.origin, [*pool.notes, note.format(*counts)])
 
@@ -102,10 +101,6 @@ def load_whole_test(task: Task, data: Mapping[str, Any]) -> tuple[Row, ...]:
     """All test rows, whatever `data.limit_test`; none where there is no test set."""
     whole = load_rows(task, {**data, "limit_test": None}, "test")
     return whole.rows if whole else ()
-
-
-def _plain_id(row_id: str) -> str:
-    return row_id.split("@")[0]  # a pool's second row of one id is called id@line
 
 
 def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -> RowSet | None:
@@ -122,95 +117,23 @@ def load_rows(task: Task, data: Mapping[str, Any], which: str, seed: int = 42) -
     if found is None:
         return None
     raw, origin, expected = found
-    rows, notes = _rows(task, raw, which)
+    rows, notes, paired = _rows(task, raw, which)
     if not rows:
         where = f" below data.dir={data['dir']}" if data.get("dir") else ""
+        if notes:
+            raise DataError(f"{origin}{where}: no row of it can be used.\n{notes[0]}")
         raise DataError(
             f"{origin}{where}: no rows; expected one JSON object a line, or a CSV or Parquet file with rows"
             + ("; where there are no test rows, set task.source.files.test=null" if which == "test" else "")
         )
-    _check_counts(task, rows, origin, expected)
+    if not paired:  # the expected counts are of lines
+        _check_counts(task, rows, origin, expected)
     if which == "labeled":
-        rows = draw_labeled(rows, data.get("n_labeled"), seed, origin, data.get("per_class"))
+        whole, rows = rows, draw_labeled(rows, data.get("n_labeled"), seed, origin, data.get("per_class"))
+        notes += drawing_notes(task.labels, whole, rows, data.get("per_class"))
     elif which == "test":
         rows = limit(rows, data.get("limit_test"))
     return RowSet.of(rows, origin, notes)
-
-
-def draw_labeled(
-    rows: Sequence[Row], n: int | None, seed: int, origin: str = "the pool", per_class: int | None = None
-) -> list[Row]:
-    """Whole units drawn by `seed`, their rows kept in file order; None takes all.
-
-    Args:
-        n: units in all (a unit is a row, or what must not be separated: a MultiRC passage, a COPA row and its copy).
-        per_class: units of each class, or as many as there are. A unit's class is that of its first row.
-
-    Raises:
-        DataError: fewer units than `n`, or `per_class` where units hold rows of several classes.
-        ConfigError: both are set.
-    """
-    if n is not None and per_class is not None:
-        raise ConfigError(f"data.n_labeled={n} and data.per_class={per_class} exclude each other; set one to null")
-    units: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        units.setdefault(row.unit, []).append(i)
-    groups = list(units.values())
-    rng = random.Random(seed)
-    if per_class is not None:
-        drawn = _per_class(rows, groups, per_class, rng, origin)
-    elif n is None or n == len(groups):
-        return list(rows)
-    elif not 0 < n < len(groups):
-        what = "rows" if len(groups) == len(rows) else "units"
-        raise DataError(
-            f"data.n_labeled: {n} {what} asked for, {origin} has {len(groups)}; lower it or use null for all"
-        )
-    else:
-        drawn = rng.sample(range(len(groups)), n)
-    return [rows[i] for i in sorted(i for one in drawn for i in groups[one])]
-
-
-def _per_class(
-    rows: Sequence[Row], groups: Sequence[Sequence[int]], per_class: int, rng: random.Random, origin: str
-) -> list[int]:
-    of_class: dict[str, list[int]] = {}
-    for one, members in enumerate(groups):
-        own = {str(rows[i].label) for i in members if not rows[i].meta.get("copy")}
-        if len(own) > 1:
-            raise DataError(
-                f"data.per_class: unit {rows[members[0]].unit!r} of {origin} holds rows of several classes "
-                f"({', '.join(sorted(own))}); use data.n_labeled, which counts units"
-            )
-        of_class.setdefault(own.pop(), []).append(one)
-    return [
-        one for label in sorted(of_class) for one in rng.sample(of_class[label], min(per_class, len(of_class[label])))
-    ]
-
-
-def _short_classes(task: Task, rows: Sequence[Row], per_class: int | None) -> list[str]:
-    if per_class is None:
-        return []
-    found = Counter(row.label for row in rows if not row.meta.get("copy"))
-    return [
-        f"data.per_class={per_class}, but class {c} has {found[c]} rows" for c in task.labels if found[c] < per_class
-    ]
-
-
-def limit(rows: Sequence[Row], n: int | None) -> list[Row]:
-    """The `n` rows whose ids have the smallest SHA-256, in file order; a larger `n` holds a smaller one.
-
-    Where a metric scores groups of rows (MultiRC: the answers of a question), groups are kept or left out as a whole.
-    """
-    if n is not None and n < 1:
-        raise ConfigError(f"data.limit_test: {n} is no number of rows; use null for all")
-    groups: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(row.meta.get("group", row.id), []).append(i)
-    if n is None or n >= len(groups):
-        return list(rows)
-    order = sorted(groups, key=lambda group: hashlib.sha256(group.encode()).hexdigest())
-    return [rows[i] for i in sorted(i for group in order[:n] for i in groups[group])]
 
 
 def drop_leaks(labeled: Sequence[Row], test: Iterable[Row]) -> tuple[list[Row], int]:
@@ -237,11 +160,12 @@ def content_hash(rows: Iterable[Row]) -> str:
     return digest.hexdigest()
 
 
-def _rows(task: Task, raw: Items, which: str) -> tuple[list[Row], list[str]]:
-    """Checked rows, and notes on those that had to be rejected."""
+def _rows(task: Task, raw: Items, which: str) -> tuple[list[Row], list[str], bool]:
+    """Checked rows, notes on those that had to be rejected, and whether a line may stand for two of them (`PAIR`)."""
     rows: list[Row] = []
     first: dict[str, str] = {}
     rejected: list[str] = []
+    paired = False
     layout = LAYOUTS[task.layout] if task.layout else _as_it_is
     for place, number, whole in raw:
         try:
@@ -250,6 +174,7 @@ def _rows(task: Task, raw: Items, which: str) -> tuple[list[Row], list[str]]:
             rejected.append(f"{whole.get('idx', number)}: {why}")
             continue
         for item in items:
+            paired = paired or (task.layout is not None and item.get("copy") in PAIR)
             row = _row(task, item, which, place, number, first)
             first[row.id] = place
             rows.append(row)
@@ -257,7 +182,7 @@ def _rows(task: Task, raw: Items, which: str) -> tuple[list[Row], list[str]]:
     if rejected:
         more = f" and {len(rejected) - 3} more" if len(rejected) > 3 else ""
         notes.append(f"{which}: {len(rejected)} rows rejected ({'; '.join(rejected[:3])}{more})")
-    return rows, notes
+    return rows, notes, paired
 
 
 def _as_it_is(item: Mapping[str, Any], which: str, place: str) -> list[Mapping[str, Any]]:
@@ -275,12 +200,12 @@ def _row(task: Task, item: Mapping[str, Any], which: str, place: str, number: in
                 f"{place}: id '{task.id}' (task.id) is missing; {_columns(item)}. Without task.id rows are numbered"
             )
         row_id = str(number) if value is None else str(value)
-    if row_id in first:
+    while row_id in first:
         if which != "unlabeled":
             raise DataError(f"{place}: id {row_id!r} is there already ({first[row_id]}); ids must be unique")
         row_id = f"{row_id}@{number}"  # pools repeat ids (WiC: 1754), and nothing is looked up by them
     meta: dict[str, Any] = {}
-    if item.get("copy") not in (None, "", "-true", "-false"):
+    if task.layout is not None and item.get("copy") not in (None, "", *PAIR):
         meta["copy"] = True
     if task.group is not None:
         meta["group"] = _filled(task.group, "task.group", row_id, fields, item, place)
@@ -365,8 +290,10 @@ def _filled(
 
 @lru_cache(maxsize=1024)  # a passage has tens of rows
 def _words_hash(text: str) -> str:
-    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
-    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    # Texts without letters or digits ("!!!", an emoji) are told apart by all their characters.
+    words = re.findall(r"[^\W_]+", plain) or plain.split()
+    return hashlib.sha256(" ".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 _FILTERS: Mapping[str, Callable[[str], str]] = {"": str, "text": _words_hash}

@@ -10,6 +10,7 @@ from fewnlu.tasks.audit import audit
 from fewnlu.tasks.metrics import score_rows
 from fewnlu.tasks.sources import load_rows
 from tests.tasks.samples import ITEMS, sample, sample_task, write_rows
+from tests.tasks.test_task import shipped
 
 WSC = ITEMS["wsc"][0]
 
@@ -130,6 +131,65 @@ def test_wsc_files_with_both_targets_become_two_rows_of_one_unit(tmp_path):
         ("3-true", "True", "Ana"), ("3-false", "False", "the map")]  # fmt: skip
     assert found[0].unit == found[1].unit == sample(tmp_path, "wsc")[1][0].unit
     assert not any(r.meta for r in found)  # both are rows of the set, not copies
+
+
+def test_wsc_counts_are_of_files_with_one_target_a_line(tmp_path):
+    """The official WSC-64 has both targets in each line; the file's counts are those of the other layout."""
+    item = {"text": WSC["text"], "idx": 3, "true_target": WSC["target"], "false_target": ITEMS["wsc"][1]["target"]}
+    task = shipped("wsc")
+    assert task.source.counts["labeled"]
+    data = write_rows(tmp_path, task, "labeled", [item, {**item, "idx": 4}])
+    assert [r.label for r in load_rows(task, data, "labeled").rows] == ["True", "False"] * 2
+    write_rows(tmp_path, task, "labeled", ITEMS["wsc"])
+    with pytest.raises(DataError, match="False 1, True 1, expected False 22, True 42"):
+        load_rows(task, data, "labeled")
+
+
+FLAT = {"idx": "7", "text": "Ana fell because she ran.", "span1_text": "Ana", "span1_index": "0"}
+FLAT |= {"span2_text": "she", "span2_index": "3", "label": "true"}
+
+
+def flat(folder, change, name="l.csv"):
+    item = {k: v for k, v in (FLAT | change).items() if v is not None}
+    delimiter = "," if name.endswith("csv") else "\t"
+    (folder / name).write_text(delimiter.join(item) + "\n" + delimiter.join(item.values()) + "\n")
+    return load_rows(sample_task("wsc"), {"dir": str(folder), "files": {"test": name}}, "test")
+
+
+@pytest.mark.parametrize("name", ["l.csv", "l.tsv"])
+def test_wsc_rows_of_a_csv(tmp_path, name):
+    (found,) = flat(tmp_path, {}, name).rows
+    assert (found.fields["marked"], found.label) == ("Ana fell because *she* ran.", "True")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"span2_index": "three"},
+            r"l\.csv:2: 'span2_index' is 'three', expected the number of the word that the span",
+        ),
+        ({"span1_index": ""}, r"l\.csv:2: 'span1_index' is empty, expected the number"),
+        ({"span1_index": None}, r"l\.csv:2: 'span1_index' is missing; it has idx, text"),
+        ({"text": None, "sentence": "x"}, r"l\.csv:2: 'text' is missing; it has idx, span1_text"),
+        ({"text": ""}, r"l\.csv:2: 'text' is empty, expected a text"),
+        ({"span1_text": ""}, r"l\.csv:2: 'span1_text' is empty, expected a text"),
+        ({"span2_text": "he"}, r"no row of it can be used\.\ntest: 1 rows rejected \(7: span2_text 'he' is not in"),
+    ],
+)
+def test_wsc_rows_that_cannot_be_used_say_why(tmp_path, change, says):
+    with pytest.raises(DataError, match=says):
+        flat(tmp_path, change)
+
+
+@pytest.mark.parametrize(("index", "fine"), [(3.0, True), (3.5, False), (True, False), ([3], False)])
+def test_wsc_indices_of_other_types(tmp_path, index, fine):
+    item = wsc("Ana fell because she ran.", "Ana", 0, "she", index)
+    if fine:
+        assert rows_of(tmp_path, "wsc", [item]).rows[0].fields["marked"] == "Ana fell because *she* ran."
+        return
+    with pytest.raises(DataError, match=r"'span2_index' is .*, expected the number"):
+        rows_of(tmp_path, "wsc", [item])
 
 
 def test_record_candidates_and_answers(tmp_path):

@@ -6,7 +6,8 @@ import types
 import pytest
 
 from fewnlu.errors import DataError
-from fewnlu.tasks.sources import RowSet, drop_leaks, limit, load, load_rows
+from fewnlu.tasks.drawing import limit
+from fewnlu.tasks.sources import RowSet, drop_leaks, load, load_rows
 from fewnlu.tasks.task import Row, task_from_config
 from tests.tasks.test_task import MINIMAL, shipped
 
