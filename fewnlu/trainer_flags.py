@@ -53,19 +53,7 @@ TRAINER_FLAGS = frozenset(
     ]
 )
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps", "tpu")
-PRECISIONS: tuple[str, ...] = (
-    "32-true",
-    "32",
-    "16-mixed",
-    "bf16-mixed",
-    "16-true",
-    "bf16-true",
-    "64-true",
-    "64",
-    "16",
-    "bf16",
-)
-PRECISIONS += ("transformer-engine", "transformer-engine-float16")
+PRECISIONS: tuple[str, ...] = ("32-true", "32", "16-mixed", "bf16-mixed", "16", "bf16")
 # One device needs none; several get DDP, which gives what one device gives. Strategies that cut a model up don't.
 STRATEGIES = ("auto", "ddp", "ddp_spawn")
 # Flags that the protocol itself sets; a user's value would silently break it.
@@ -128,6 +116,12 @@ def check_trainer(flags: dict[str, Any], shown: str = "") -> None:
             )
         if key in RESERVED_FLAGS:
             raise ConfigError(f"trainer.{key}={flags[key]!r}: {reserved(key)}.{shown}")
+    precision = str(flags.get("precision"))
+    if precision.endswith("-true") and precision not in PRECISIONS:  # Lightning would convert a model that is kept
+        raise ConfigError(
+            f"trainer.precision={precision}: the precision of the weights is model_args.dtype (float32, bfloat16, "
+            f"float16); trainer.precision is one of {', '.join(PRECISIONS)}.{shown}"
+        )
     for key, known in (("accelerator", ACCELERATORS), ("precision", PRECISIONS)):
         if flags.get(key) is not None and str(flags[key]) not in known:
             raise ConfigError(f"trainer.{key}={flags[key]}: {choices(str(flags[key]), known)}.{shown}")

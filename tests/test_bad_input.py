@@ -71,6 +71,8 @@ OVERRIDES = [
     ("trainer.fast_dev_run=true", "trainer.fast_dev_run=true"),
     ("trainer.overfit_batches=1", "data.n_labeled"),
     ("trainer.accelerator=tpu", "trainer.accelerator=tpu"),
+    ("++trainer.precision=bf16-true", "model_args.dtype"),
+    ("++trainer.precision=64-true", "model_args.dtype"),
     ("hp.lr", "hp.lr"),
     ("method=pet", "+method=pet"),
 ]

@@ -233,7 +233,10 @@ class Backbone(nn.Module):
         self._checkpointing = on
 
     def train(self, mode: bool = True) -> Backbone:
-        """As in torch, but frozen layers and what comes before them stay in eval mode (no dropout)."""
+        """As in torch, but frozen layers and what comes before them stay in eval mode (no dropout).
+
+        In DeBERTa, whose prefixes are not kept, only the frozen layers do: its embeddings' dropout stays on.
+        """
         if mode:
             self.initial_state()  # before anything can be trained
         super().train(mode)

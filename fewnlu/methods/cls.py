@@ -22,10 +22,10 @@ class Method(FewShotMethod):
         super().__init__(context)
         size = self.backbone.hidden_size
         dropout = float(context.options.get("dropout", 0.1))
-        dense = [] if self.backbone.is_causal else [nn.Linear(size, size), nn.Tanh()]
-        self.head = nn.Sequential(
-            nn.Dropout(dropout), *dense, nn.Dropout(dropout), nn.Linear(size, len(self.task.labels))
-        )
+        # Each linear layer has one dropout before it; Identity keeps the place of a saved head's tensors.
+        causal = self.backbone.is_causal
+        dense = [nn.Identity()] if causal else [nn.Dropout(dropout), nn.Linear(size, size), nn.Tanh()]
+        self.head = nn.Sequential(*dense, nn.Dropout(dropout), nn.Linear(size, len(self.task.labels)))
         for module in self.head:
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)

@@ -88,7 +88,7 @@ def fit(
             done = train(method, data, rules, measure, bar, flags=trainer_flags, loggers=loggers, total=total)
     results: list[Fitted | FloatingPointError] = []
     test_scores: dict[int, np.ndarray] = {}
-    per_h: list[Rule | None] = [*done.rules] or [None]
+    per_h: list[Rule | None] = [*done.rules] or [None] * len(hs)  # without dev rows all h end alike
     for rule in per_h:
         step = done.steps if rule is None else rule.best_step
         if done.diverged is not None and (rule is None or not rule.stopped):

@@ -110,25 +110,42 @@ class Paradigm(Single):
                 f"paradigm={self.name}: split={setup.cfg['split']['name']} has no train rows to begin with"
             )
 
+        self._check_rows(setup)
+
+    def _check_rows(self, setup: Any) -> None:
+        """Each teacher must have rows to train on."""
+        for model in sorted(self._needed(setup)):
+            if model.without >= 0 and not self._rows(setup, model).train:
+                raise ConfigError(
+                    f"paradigm.labeling=cross_clean: split={setup.cfg['split']['name']}: split {model.k} trains on dev "
+                    f"rows of split {model.without} alone, so no row is left for a teacher of it; use "
+                    "paradigm.labeling=cross or single, or more splits (split.k)"
+                )
+
     def depends(self, setup: Any) -> dict[str, Any]:
         # Which splits there are decides who teaches: with cross labelling K is part of a result.
         return {} if self.labeling == "single" else {"k": setup.strategy.k}
 
     def cost(self, setup: Any) -> str:
-        runs = [Model(k, rep, self.generations - 1) for k in setup.ks for rep in range(self.reps)]
+        needed = self._needed(setup)
+        n_runs = len(setup.ks) * self.reps
+        extra = sum(m.without >= 0 for m in needed)
+        clean = f", {extra} of them trained anew without the dev rows of the split that they label for" if extra else ""
+        return (
+            f"paradigm={self.name} labeling={self.labeling}: {len(needed)} trainings per point of H for {n_runs} "
+            f"runs, {len(needed) - n_runs} of them teachers{clean}"
+        )
+
+    def _needed(self, setup: Any) -> set[Model]:
+        """All trainings that the runs of a setup need, their own and their teachers'."""
         needed: set[Model] = set()
-        todo = list(runs)
+        todo = [Model(k, rep, self.generations - 1) for k in setup.ks for rep in range(self.reps)]
         while todo:
             model = todo.pop()
             if model not in needed:
                 needed.add(model)
                 todo += self.teachers(setup, model)
-        extra = sum(m.without >= 0 for m in needed)
-        clean = f", {extra} of them trained anew without the dev rows of the split that they label for" if extra else ""
-        return (
-            f"paradigm={self.name} labeling={self.labeling}: {len(needed)} trainings per point of H for {len(runs)} "
-            f"runs, {len(needed) - len(runs)} of them teachers{clean}"
-        )
+        return needed
 
     def teachers(self, setup: Any, model: Model) -> list[Model]:
         """Who labels for a model, drawn once; none for generation 0."""
@@ -189,7 +206,8 @@ class Paradigm(Single):
         return fitted.after
 
     def _key(self, lab: Any, h: dict[str, Any], model: Model) -> str:
-        return f"{lab.setup.key(lab.study[0], h, model.k, model.rep)}-{model.name}"
+        steps = "" if lab.steps is None else f"-s{lab.steps}"  # `final` trains for a number of updates of its own
+        return f"{lab.setup.key(lab.study[0], h, model.k, model.rep)}-{model.name}{steps}"
 
     def _train(self, lab: Any, h: dict[str, Any], model: Model) -> Any:
         setup, last = lab.setup, model.generation == self.generations - 1

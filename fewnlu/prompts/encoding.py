@@ -1,7 +1,8 @@
 """Rows to token ids: rendered, tokenised, shortened, with the positions that a model is read at.
 
-A masked model is read at its masks. A causal model gets the text up to the mask (sequence B follows A after
-one space) and is read at its last token. Only shortenable fields are ever cut: one token at a time, from the
+A masked model is read at its masks. A causal model gets the text up to the mask and is read at its last token. Where
+nothing stands between two sequences (causal models, and masked ones whose tokenizer puts nothing there) B follows A
+after one space. Only shortenable fields are ever cut: one token at a time, from the
 end of the field that is longest at that moment, so that none is eaten up before another (unlike the released
 toolkit; spec, section 4.1).
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fewnlu.errors import ConfigError, DataError
-from fewnlu.prompts.pieces import Pieces, tokenizer_name
+from fewnlu.prompts.pieces import Pieces, one_text, tokenizer_name
 from fewnlu.prompts.template import Boundary, Field, Mask, Part, Slots, Text, causal_obstacle, parse
 from fewnlu.tasks.task import Pattern, Row
 
@@ -73,21 +74,24 @@ class Encoder:
         if kind not in KINDS:
             raise ConfigError(f"kind of model {kind!r}: expected one of {', '.join(KINDS)}")
         self.tokenizer, self.kind, self.pattern, self.max_length = tokenizer, kind, pattern, max_length
-        where = f"task.patterns.{pattern.id}.template" if pattern.id >= 0 else "task.cls"
+        where = f"{pattern.where}.template" if pattern.id >= 0 else "task.cls"
         self.template = parse(pattern.template, where, need_mask=pattern.id >= 0)
         self.pooled = self.template.n_masks == 0  # CLS: read at the first token (masked) or the last one (causal)
         parts = self.template.parts
         self.several = any(isinstance(p, Mask) and p.multi for p in parts)
         if self.several and self.template.n_masks > 1:
             raise ConfigError(f"{where}: {pattern.template!r} has a mask beside [MASK*]; a pattern reads one place")
+        self.joined = any(isinstance(p, Boundary) for p in parts) and one_text(tokenizer, kind)
+        if self.joined:
+            parts = tuple(Text(" ") if isinstance(p, Boundary) else p for p in parts)
         if self.pooled:
-            parts = tuple(Text(" ") if kind == "causal" and isinstance(p, Boundary) else p for p in parts)
+            pass
         elif kind == "causal":
             if why := causal_obstacle(self.template):
                 raise ConfigError(
                     f"{where}: a causal model cannot use {pattern.template!r}: {why}; take another pattern"
                 )
-            parts = tuple(Text(" ") if isinstance(p, Boundary) else p for p in parts[: self.template.first_mask])
+            parts = parts[: self.template.first_mask]
         elif tokenizer.mask_token_id is None:
             raise ConfigError(
                 f"model {tokenizer_name(tokenizer)}: its tokenizer has no mask token; use model.kind=causal"
@@ -185,14 +189,14 @@ class Encoder:
             for _, owner in tokens:
                 if owner is not None:
                     lengths[owner] += 1
-        keep = _level(lengths, sum(lengths) - excess)
-        if any(kept < 1 <= length for kept, length in zip(keep, lengths, strict=True)) or not lengths:
+        if excess > sum(lengths) - sum(map(bool, lengths)):  # each field that is there keeps a token
             fixed = total - sum(lengths)
             raise DataError(
                 f"row {row.id!r}: pattern {self.pattern.id} needs {total} tokens; {fixed} cannot be cut, "
                 f"its shortenable fields have {', '.join(map(str, lengths)) or 'none'}\n"
                 f"task.max_length is {self.max_length}, needed {fixed + sum(map(bool, lengths))}"
             )
+        keep = _level(lengths, sum(lengths) - excess)
         seen = [0] * len(lengths)
         for n, tokens in enumerate(pieces):
             left = []

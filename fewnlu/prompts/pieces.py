@@ -22,6 +22,14 @@ def tokenizer_name(tokenizer: Any) -> str:
     return getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
 
 
+def one_text(tokenizer: Any, kind: str) -> bool:
+    """Whether sequence B simply goes on the text of A: in causal models, and where a tokenizer puts nothing between."""
+    if kind == "causal":
+        return True
+    owners = tokenizer("a", "a").sequence_ids(0)
+    return None not in owners[owners.index(0) : owners.index(1)]
+
+
 class Pieces:
     """Tokenises pieces of text.
 

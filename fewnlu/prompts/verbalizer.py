@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fewnlu.errors import ConfigError
-from fewnlu.prompts.pieces import Pieces, tokenizer_name
+from fewnlu.prompts.pieces import Pieces, one_text, tokenizer_name
 from fewnlu.prompts.template import Boundary, Field, Template, Text, parse
 from fewnlu.tasks.task import Pattern
 
 _OPENING = "([{<“‘«"
 
 
-def word_context(template: Template, kind: str = "masked") -> str:
-    """What precedes the first mask: the ``start`` of a sequence, an ``open`` bracket, or a ``word``."""
+def word_context(template: Template, joined: bool = False) -> str:
+    """What precedes the first mask: the ``start`` of a sequence, an ``open`` bracket, or a ``word``.
+
+    Args:
+        joined: whether sequence B goes on the text of A; see `pieces.one_text`.
+    """
     before = template.parts[: template.first_mask]
-    if kind == "causal":
+    if joined:
         before = tuple(p for p in before if not isinstance(p, Boundary))
     if not before or isinstance(before[-1], Boundary):
         return "start"
@@ -50,12 +54,12 @@ def resolve(
     Raises:
         ConfigError: a word of several pieces, an unknown word, or labels that share an id.
     """
-    template = template or parse(pattern.template, f"task.patterns.{pattern.id}.template")
+    template = template or parse(pattern.template, f"{pattern.where}.template")
     labels = list(pattern.verbalizer) if labels is None else list(labels)
-    context = word_context(template, kind)
+    context = word_context(template, one_text(tokenizer, kind))
     pieces = Pieces(tokenizer)
     found = {label: [_word_ids(pieces, word, context, kind) for word in pattern.verbalizer[label]] for label in labels}
-    where = f"task.patterns.{pattern.id}.verbalizer"
+    where = f"{pattern.where}.verbalizer"
     model = tokenizer_name(tokenizer)
     owner: dict[int, tuple[str, str]] = {}
     for label in labels:

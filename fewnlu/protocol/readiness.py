@@ -22,6 +22,12 @@ from fewnlu.protocol.setup import Setup
 
 _MADE = {"smollm2": smollm2.is_made, "smollm2_mlm": smollm2_mlm.is_made}
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# Models with a learned embedding per position: how many tokens they read, in terms of their config.
+_POSITIONS = {
+    **dict.fromkeys(("bert", "albert", "electra", "distilbert", "opt"), ("max_position_embeddings", 0)),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("max_position_embeddings", 2)),  # two of no token
+    "gpt2": ("n_positions", 0),
+}
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, its driver under WSL, AMD
 
 
@@ -44,6 +50,8 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True, one_gpu: bool = F
         if here:
             _check_device(setup.cfg["trainer"], one_gpu)
         _check_layers(setup.cfg)
+        if setup.cfg["method"]["input"] != "question":  # prompts have a check of their own
+            _check_length(setup.cfg, setup.task.max_length)
         if adapter_rank(setup.cfg) and find_spec("peft") is None:
             raise ConfigError("model_args.adapter=lora needs the package peft: pip install 'fewnlu[lora]'")
         if where(setup.cfg)[0] in _MADE:
@@ -87,6 +95,17 @@ def _check_layers(cfg: dict[str, Any]) -> None:
     layers = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), None)
     if layers is not None and n > layers:
         raise ConfigError(f"model_args.freeze_layers={n}: this model has {layers} layers; choose 0 to {layers}.")
+
+
+def _check_length(cfg: dict[str, Any], max_length: int) -> None:
+    config = read_config(*where(cfg))
+    name, unused = _POSITIONS.get(str(config.get("model_type")), ("", 0))
+    most = config.get(name)
+    if isinstance(most, int) and max_length > most - unused:
+        raise ConfigError(
+            f"task.max_length={max_length}: this model reads at most {most - unused} tokens; set "
+            f"task.max_length={most - unused}"
+        )
 
 
 def _check_device(flags: dict[str, Any], one_gpu: bool) -> None:

@@ -29,7 +29,7 @@ from fewnlu.protocol.atomic import me, read_json, sweep_out, write_atomic
 
 SCHEMA = 1  # layout of result.json
 FIELDS = {"key", "study", "study_name", "seeds", "h", "k", "rep", "dev", "test", "rows", "warnings", "config"}
-NUMERICS = 3  # raised by hand when a change of the code changes results
+NUMERICS = 4  # raised by hand when a change of the code changes results
 RESULT, META, PREDICTIONS, FAILURE = "result.json", "meta.json", "predictions.parquet", "failure.json"
 STARTED = "started.json"
 
@@ -95,8 +95,8 @@ def to_json(value: Any) -> bytes:
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _clean(v) for k, v in value.items()}
+    if isinstance(value, dict):  # true and false as JSON has them: WiC's labels are false and "False"
+        return {json.dumps(k) if isinstance(k, bool) else str(k): _clean(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_clean(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -152,10 +152,11 @@ def write_failure(folder: Path, failure: dict[str, Any]) -> None:
 
 
 def write_started(folder: Path, key: str) -> None:
-    """Say that this process computes the run now; an older failure no longer holds."""
+    """Say that this process computes the run now; an older failure no longer holds and is removed."""
     if folder.is_dir():
         sweep_out(folder)
     write_atomic(folder / STARTED, to_json({"key": key, "time": time.time(), **me()}))
+    (folder / FAILURE).unlink(missing_ok=True)
 
 
 def is_done(folder: Path, key: str) -> bool:

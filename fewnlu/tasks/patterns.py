@@ -28,6 +28,7 @@ class Pattern:
         verbalizer: words may hold ``{field}``; empty where the row brings its candidates or the answer is a span.
         span: template of the text that a free span is compared with; "" otherwise.
         kinds: models that the pattern is meant for.
+        section: of the task file: ``patterns``, or ``ptuning`` for templates with trainable slots.
     """
 
     id: int
@@ -35,6 +36,12 @@ class Pattern:
     verbalizer: Mapping[str, tuple[str, ...]]
     span: str = ""
     kinds: tuple[str, ...] = KINDS
+    section: str = "patterns"
+
+    @property
+    def where(self) -> str:
+        """The key that the pattern stands under."""
+        return f"task.{self.section}.{self.id}"
 
     @property
     def answer(self) -> str:
@@ -71,7 +78,8 @@ def read_patterns(
             if kind not in KINDS:
                 raise ConfigError(f"{here}.kinds: {kind!r} is no kind of model; {choices(kind, KINDS)}")
         words, span = _answer(one, template, labels, fields, here)
-        found[int(key)] = Pattern(int(key), template, MappingProxyType(words), span, kinds)
+        section = where.removeprefix("task.")
+        found[int(key)] = Pattern(int(key), template, MappingProxyType(words), span, kinds, section)
     return MappingProxyType(found)
 
 

@@ -172,6 +172,15 @@ def test_without_dev_the_last_weights_are_tested() -> None:
     np.testing.assert_allclose(fitted[0].test_scores, expected, atol=1e-6)
 
 
+def test_without_dev_every_h_that_shares_a_training_gets_its_result() -> None:
+    hs = [{**HP, "eval_ratio": ratio} for ratio in (0.25, 0.5, 1.0)]
+    fitted, _ = train(hs=hs, split=Split(tuple(range(16)), ()))
+    assert len(fitted) == 3
+    for one in fitted:
+        assert one.chosen_step == 8 and one.dev_scores is None
+        np.testing.assert_array_equal(one.test_scores, fitted[0].test_scores)
+
+
 def test_i073_no_update_scores_the_untrained_weights() -> None:
     fitted, method = train(hs=[{**HP, "max_steps": 0}])
     assert (fitted[0].steps_done, fitted[0].chosen_step, fitted[0].looks) == (0, 0, [])

@@ -50,6 +50,13 @@ def bce(p: torch.Tensor, right: bool) -> float:
     return float(-torch.log(p if right else 1 - p))
 
 
+@pytest.mark.parametrize(("family", "drops"), [("gpt2", 1), ("bert", 2)])
+def test_cls_drops_out_once_before_each_linear_layer(family: str, drops: int) -> None:
+    head = build("cls", family, "words")[0].head
+    kinds = [type(m).__name__ for m in head if not isinstance(m, torch.nn.Identity)]
+    assert kinds == ["Dropout", "Linear", "Tanh"] * (drops - 1) + ["Dropout", "Linear"]
+
+
 @pytest.mark.parametrize(("family", "shape"), PAIRS)
 def test_decoupled_label_loss_equals_a_slow_reference(family: str, shape: str) -> None:
     method, rows = build("adapet", family, shape)

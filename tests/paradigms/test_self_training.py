@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fewnlu.errors import ConfigError
 from fewnlu.paradigms.self_training import Model
 from fewnlu.protocol.lab import Lab
 from fewnlu.protocol.setup import read_setup
@@ -38,6 +39,24 @@ def test_teachers_of_each_labeling(place: Workplace) -> None:
         for t in clean.paradigm.teachers(clean, Model(k, 0, 2)):
             assert t.without == k != t.k
             assert all(u.without == k != u.k for u in clean.paradigm.teachers(clean, t))
+
+
+def test_a_clean_teacher_without_rows_is_refused_before_the_start(place: Workplace) -> None:
+    """The other fold of two trains on exactly the dev rows that it may not see."""
+    options = ["paradigm.labeling=cross_clean", "split=cv", "split.k=2", "paradigm.generations=2"]
+    with pytest.raises(ConfigError, match=r"cross_clean: split=cv: split 0 trains on dev rows of split 1 alone"):
+        setup_of(place, *options)
+    setup_of(place, *options[:2], "split.k=3", options[3])
+
+
+def test_scores_of_teachers_depend_on_the_updates_that_final_makes(place: Workplace) -> None:
+    setup = setup_of(place, "split.k=2")
+    lab = Lab(setup, ("key", "name"), lambda *_: place.folder)
+    keys = []
+    for steps in (None, 1, 2):
+        lab.steps = steps
+        keys.append(setup.paradigm._key(lab, setup.hs[0], Model(0, 0, 0)))
+    assert len(set(keys)) == 3
 
 
 def test_clean_teachers_have_seen_no_dev_row(place: Workplace) -> None:

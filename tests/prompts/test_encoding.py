@@ -5,6 +5,7 @@ import pytest
 
 from fewnlu.errors import ConfigError, DataError
 from fewnlu.prompts.encoding import EncodedSet, Encoder, _level, collate, length_sorted_batches, shared
+from fewnlu.prompts.verbalizer import resolve
 from fewnlu.tasks.task import Pattern, Row
 from tests.prompts.toys import MASKED, byte_bpe, characters, unigram, wordpiece
 
@@ -41,6 +42,44 @@ def test_i030_exactly_the_declared_masks(name, text):
         assert len(encoded.input_ids) <= 64
         for special in (t.cls_token_id, t.sep_token_id, t.pad_token_id):
             assert encoded.input_ids[1:-1].count(special) <= 2  # what the pair template itself puts there
+
+
+def without_separator():
+    """A masked model's tokenizer that puts nothing between two sequences, as the embedded masked model's."""
+    from tokenizers import processors
+
+    t = byte_bpe()
+    t.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 0)]
+    )
+    return t
+
+
+@pytest.mark.parametrize("template", ["{a~} ‖ {b~} [MASK] .", "{a~} ? ‖ [MASK], {b~}", "{a~} ‖ {b~}"])
+def test_sequences_with_nothing_between_are_one_text_with_a_space(template):
+    t = without_separator()
+    words = {"a": "It was a great movie", "b": "the question"}
+    pattern = Pattern(0, template, {"a": ("Yes",)}) if "[MASK]" in template else Pattern(-1, template, {})
+    one = Pattern(pattern.id, template.replace(" ‖", ""), pattern.verbalizer)
+    apart, whole = (Encoder(t, "masked", p, 64).encode(row(**words)) for p in (pattern, one))
+    assert apart == whole
+    separated = Encoder(byte_bpe(), "masked", pattern, 64).encode(row(**words))
+    assert len(separated.input_ids) > len(apart.input_ids)
+
+
+def test_label_words_behind_such_a_boundary_take_their_spaced_form():
+    p = Pattern(0, "{t} ‖ [MASK], x", {"a": ("b",), "b": ("2",)})
+    t = without_separator()
+    assert [t.convert_ids_to_tokens(ids) for ids in resolve(t, p)] == [["Ġb"], ["Ġ2"]]
+    t = byte_bpe()
+    assert [t.convert_ids_to_tokens(ids) for ids in resolve(t, p)] == [["b"], ["2"]]
+
+
+def test_a_long_row_with_nothing_to_cut_is_refused():
+    """Fields that may be shortened but are empty can give nothing: the row must not pass as if it had been cut."""
+    t = TOKENIZERS["wordpiece"]
+    with pytest.raises(DataError, match=r"needs \d+ tokens; \d+ cannot be cut, its shortenable fields have 0"):
+        encode(t, "{passage~} Question: {question} ? [MASK] .", length=16, passage="", question="great " * 30)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

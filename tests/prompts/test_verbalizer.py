@@ -70,8 +70,15 @@ def test_i033_form_follows_the_place_of_the_mask(template, context):
     assert found == ([["Ġb"], ["Ġ2"]] if context == "word" else [["b"], ["2"]])
 
 
-def test_causal_has_no_second_sequence():
-    assert word_context(parse("{t} ‖ [MASK]"), "causal") == "word"
+def test_sequences_in_one_text_are_one_context():
+    assert word_context(parse("{t} ‖ [MASK]"), joined=True) == "word"
+    assert word_context(parse("[MASK] ‖ {t}"), joined=True) == "start"
+
+
+def test_what_a_splitting_word_stands_under_is_named():
+    p = Pattern(3, "{t} [P1] [MASK]", {"neg": ("abominable",), "pos": ("great",)}, section="ptuning")
+    with pytest.raises(ConfigError, match=r"^task\.ptuning\.3\.verbalizer\.neg: 'abominable' is"):
+        resolve(byte_bpe(), p)
 
 
 def test_unigram_word_keeps_its_start():

@@ -90,6 +90,18 @@ def test_overrides_stand_on_either_side_of_options(
     assert seen == [[str(place.folder), *own], [*own, "--config-dir", str(place.folder), "-m"]]
 
 
+@pytest.mark.parametrize(("family", "most"), [("bert", 256), ("roberta", 254), ("gpt2", 256), ("llama", None)])
+def test_more_tokens_than_a_model_has_positions(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, family: str, most: int | None
+) -> None:
+    monkeypatch.chdir(place.folder)
+    check_command([*place.base(family), f"task.max_length={most or 300}"], multirun=False)
+    if most is not None:
+        message = rf"task\.max_length={most + 1}: this model reads at most {most} tokens; set task\.max_length={most}"
+        with pytest.raises(ConfigError, match=message):
+            check_command([*place.base(family), f"task.max_length={most + 1}"], multirun=False)
+
+
 @pytest.mark.parametrize(
     ("cpu", "machine", "gpus", "flags", "said"),
     [
@@ -101,7 +113,7 @@ def test_overrides_stand_on_either_side_of_options(
         ("fma avx2", "x86_64", [], {}, False),
         ("fma avx2", "aarch64", [], {"precision": "bf16-mixed"}, False),
         ("avx2 avx512_bf16", "x86_64", [], {"precision": "bf16-mixed"}, False),
-        ("avx2 amx_bf16", "x86_64", [], {"precision": "bf16-true"}, False),
+        ("avx2 amx_bf16", "x86_64", [], {"precision": "bf16"}, False),
     ],
 )
 def test_a_processor_without_bfloat16(

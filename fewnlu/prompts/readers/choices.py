@@ -34,8 +34,8 @@ class Choices(Reader):
     def __init__(self, tokenizer: Any, kind: str, pattern: Pattern, task: Task, reading: Reading) -> None:
         super().__init__(tokenizer, kind, pattern, task, reading)
         self.encoder = Encoder(tokenizer, kind, pattern, task.max_length)
-        self.context = word_context(self.encoder.template, kind)
-        where = f"task.patterns.{pattern.id}.verbalizer"
+        self.context = word_context(self.encoder.template, self.encoder.joined)
+        where = f"{pattern.where}.verbalizer"
         self.texts: list[tuple[int, float, Template]] = [
             (y, 1 / len(pattern.verbalizer[label]), parse(word, f"{where}.{label}", need_mask=False))
             for y, label in enumerate(task.labels)

@@ -36,15 +36,15 @@ class Span(Reader):
     ) -> None:
         super().__init__(tokenizer, kind, pattern, task, reading)
         self.encoder = Encoder(tokenizer, kind, pattern, task.max_length)
-        self.context = word_context(self.encoder.template, kind)
-        self.span = parse(pattern.span, f"task.patterns.{pattern.id}.span", need_mask=False)
+        self.context = word_context(self.encoder.template, self.encoder.joined)
+        self.span = parse(pattern.span, f"{pattern.where}.span", need_mask=False)
         self.pad = tokenizer.pad_token_id
         if task.positive is None:
             raise ConfigError("task.positive: a span needs the label that says it is meant")
         self.positive = task.label_id(task.positive)
         self.longest = max((len(ids) for ids in self._ids(labeled)), default=0)
         if reading.masks == "labelled" and not self.longest:
-            raise ConfigError(f"task.patterns.{pattern.id}.span: no labelled rows, so the number of masks is unknown")
+            raise ConfigError(f"{pattern.where}.span: no labelled rows, so the number of masks is unknown")
 
     @property
     def signature(self) -> tuple[Any, ...]:
