@@ -17,7 +17,8 @@ class Strategy(SplitStrategy):
     Args:
         k: number of splits K.
         ratio: r, share of the units that trains; 0 < r < 1.
-        stratify: keep r within every class (rounded to whole units; not in the paper).
+        stratify: keep r within every class (rounded to whole units; not in the paper). A class of two or more units is
+            in train and in dev, as far as both have room for all classes.
     """
 
     name = "multisplit"
@@ -46,13 +47,7 @@ class Strategy(SplitStrategy):
         if not self.stratify or labels is None:
             cut = take(n, self.ratio)
             return order[:cut], order[cut:]
-        # Largest remainders, so that train has exactly N·r units and each class its share of them.
-        classes = sorted(set(labels))
-        sizes = {c: sum(label == c for label in labels) for c in classes}
-        quota = {c: take(sizes[c], self.ratio) for c in classes}
-        rest = sorted(classes, key=lambda c: (quota[c] - sizes[c] * self.ratio, c))
-        for c in rest[: take(n, self.ratio) - sum(quota.values())]:
-            quota[c] += 1
+        quota = quotas(labels, self.ratio)
         train: list[int] = []
         dev: list[int] = []
         for unit in order:
@@ -65,3 +60,25 @@ class Strategy(SplitStrategy):
 def take(n: int, ratio: float) -> int:
     """N·r rounded down, free of float error (the toolkit's int(100 * 0.29) is 28; spec 2.6, quirk 3)."""
     return int(n * ratio + 1e-9)
+
+
+def quotas(labels: Sequence[str], ratio: float) -> dict[str, int]:
+    """Units of each class that train: N·r in all, by largest remainders; at least one unit of a class on each side.
+
+    What the classes of few units get more or less than their share is taken from the largest class. A class of one unit
+    is on one side, and classes share sides where train or dev has fewer units than there are classes.
+    """
+    classes = sorted(set(labels))
+    sizes = {c: sum(label == c for label in labels) for c in classes}
+    least = {c: min(1, sizes[c] - 1) for c in classes}
+    most = {c: max(1, sizes[c] - 1) for c in classes}
+    quota = {c: min(max(take(sizes[c], ratio), least[c]), most[c]) for c in classes}
+    total = take(len(labels), ratio)
+    for c in sorted(classes, key=lambda c: (quota[c] - sizes[c] * ratio, c)):
+        quota[c] += sum(quota.values()) < total and quota[c] < most[c]
+    while (off := total - sum(quota.values())) != 0:
+        step = 1 if off > 0 else -1
+        free = [c for c in classes if least[c] <= quota[c] + step <= most[c]]
+        free = free or [c for c in classes if 0 <= quota[c] + step <= sizes[c]]
+        quota[max(free, key=lambda c: sizes[c])] += step
+    return quota

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewnlu.errors import ConfigError
+from fewnlu.splits.multisplit import take
 from fewnlu.splits.strategy import SplitStrategy, build_strategy, runs_of, split_seeds
 
 N64 = [str(i) for i in range(64)]
@@ -157,8 +158,33 @@ def test_stratify_keeps_the_ratio_in_every_class(labels: list[str], ratio: float
     units = [str(i) for i in range(len(labels))]
     split = strategy("multisplit", ratio=ratio, stratify=True).split(units, 0, seed, labels)
     assert len(split.train) == int(len(labels) * ratio + 1e-9)
-    for label, n in Counter(labels).items():
-        assert abs(sum(labels[i] == label for i in split.train) - n * ratio) < 1
+    sizes = Counter(labels)
+    for label, n in sizes.items():
+        own = sum(labels[i] == label for i in split.train)
+        assert n < 2 or 0 < own < n
+        if min(sizes.values()) * min(ratio, 1 - ratio) >= 1:  # no class is so small that others must give
+            assert abs(own - n * ratio) < 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ratio", "train"),
+    [
+        ({"common": 62, "rare": 2}, 0.25, {"common": 15, "rare": 1}),
+        ({"a_rare": 2, "common": 62}, 0.75, {"a_rare": 1, "common": 47}),
+        ({"a": 2, "b": 2, "c": 58, "d": 2}, 0.25, {"a": 1, "b": 1, "c": 13, "d": 1}),
+        ({"a": 2, "b": 2, "c": 58, "d": 2}, 0.75, {"a": 1, "b": 1, "c": 45, "d": 1}),
+        ({"a": 1, "b": 63}, 0.5, {"a": 1, "b": 31}),  # of one unit: on one side
+        ({"a": 3, "b": 4, "c": 5}, 0.5, {"a": 2, "b": 2, "c": 2}),  # largest remainders as ever; the first on ties
+        ({"a": 2, "b": 2, "c": 2, "d": 2}, 0.25, {"c": 1, "d": 1}),  # train has fewer units than there are classes
+        ({"a": 2, "b": 2}, 0.8, {"a": 2, "b": 1}),  # so has dev
+    ],
+)
+def test_stratify_keeps_every_class_on_both_sides(sizes, ratio: float, train) -> None:
+    labels = [label for label, n in sizes.items() for _ in range(n)]
+    units = [str(i) for i in range(len(labels))]
+    for split in strategy("multisplit", k=8, ratio=ratio, stratify=True).splits(units, 42, labels):
+        assert Counter(labels[i] for i in split.train) == train
+        assert len(split.train) == take(len(labels), ratio) and len(split.train) + len(split.dev) == len(labels)
 
 
 @pytest.mark.parametrize(
