@@ -145,6 +145,10 @@ def main() -> None:
     shows_only = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
     if shows_only:  # Hydra wants a sweep or a look, not both
         flags = [flag for flag in flags if flag not in ("-m", "--multirun")]
+    elif args.multirun:
+        from fewnlu.protocol.compose import of_swept_groups
+
+        args.overrides = of_swept_groups(args.overrides)
     sys.argv[1:] = [*args.overrides, *flags]
     if not shows_only and args.experimental_rerun is None:
         try:

@@ -52,6 +52,26 @@ def test_a_sweep_from_end_to_end(
     assert runs_of(place.folder, "basic") == first
 
 
+def test_options_of_a_swept_group_reach_its_jobs(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default paradigm has no such options; Hydra composes the sweep's own config with it."""
+    options = ["paradigm.generations=2", "paradigm.reps=2", "paradigm.pool=12"]
+    small = [*place.base(), "search=none", "split.k=1", "hp.max_steps=1", "hp.pattern=0"]
+    assert command(monkeypatch, *small, "paradigm=ipet,noisy_student", *options, "-m") == 0
+    found = [r["config"]["paradigm"] for r in results(place.folder)]
+    assert [(p["name"], p["generations"], p["reps"]) for p in found] == [
+        ("ipet", 2, 2),
+        ("ipet", 2, 2),
+        ("noisy_student", 2, 2),
+        ("noisy_student", 2, 2),
+    ]
+    capsys.readouterr()
+    swept = [o for o in small if "method" not in o]
+    assert command(monkeypatch, *swept, "experiment=paradigms", "paradigm.labeling=sngle", "-m") == 2
+    assert "paradigm.labeling='sngle': " in capsys.readouterr().err
+
+
 def test_i067_joblib_and_another_hash_seed_give_the_same_bytes(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,32 @@ def parse(loader: Any, overrides: list[str]) -> list[Any]:
         ) from None
 
 
+def of_swept_groups(overrides: list[str]) -> list[str]:
+    """The overrides of a sweep, options of swept groups written as a sweep over one value.
+
+    Hydra composes a sweep's own config without what is swept. There, ``paradigm=ipet,noisy_student paradigm.reps=2``
+    would set an option of the default paradigm, which has none; as ``paradigm.reps=choice(2)`` it reaches the jobs
+    alone. An experiment may sweep any group.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException:
+        return overrides  # the check says it better
+    swept = {ov.key_or_group for ov in parsed if ov.is_sweep_override()}
+    groups = {*IN_DEFAULTS, "method", "decode"} - {"trainer"}
+    if not any(ov.key_or_group == "experiment" for ov in parsed):
+        groups &= swept
+    out = []
+    for ov, text in zip(parsed, overrides, strict=True):
+        key, _, value = text.partition("=")
+        one = ov.key_or_group.split(".")[0] in groups and "." in ov.key_or_group and not ov.is_delete()
+        out.append(f"{key}=choice({value})" if one and value.strip() and not ov.is_sweep_override() else text)
+    return out
+
+
 def options(loader: Any, group: str) -> list[str]:
     """Names that a config group offers (empty: no such group)."""
     from hydra.core.object_type import ObjectType
