@@ -26,14 +26,18 @@ class Vocabulary:
         spelling: token id -> bytes; ids with no bytes are left out, for they would never end.
         eos: id of the end token; None where there is none.
         name: of the model, for errors.
+
+    Attributes:
+        ids: bytes -> ids of the tokens that write them.
+        texts: id -> bytes, the other way round.
     """
 
     def __init__(self, spelling: Mapping[int, bytes], eos: int | None, name: str = "the model") -> None:
         self.eos, self.name = eos, name
+        self.texts = {token: text for token, text in sorted(spelling.items()) if text and token != eos}
         self.ids: dict[bytes, list[int]] = {}
-        for token, text in sorted(spelling.items()):
-            if text and token != eos:
-                self.ids.setdefault(text, []).append(token)
+        for token, text in self.texts.items():
+            self.ids.setdefault(text, []).append(token)
         self.longest = max(map(len, self.ids), default=0)
         self.constraint = lru_cache(maxsize=256)(self._constraint)
 

@@ -3,6 +3,9 @@
 Step-by-step masked sampling can prefer another answer than the model does, because it decides on the first token before
 it sees how unlikely the rest is (fault I041). Both are read off the same nodes here, so that a report can show where
 they differ. By which rule answers of different length are compared is named (faults I022, I023, I042).
+
+An answer whose path begins another's (5 and 50 of tokens 5, 0) is only given where the model ends there, so its
+probability holds that of the end token, as in the tree; otherwise it would hold the longer one's, and always win.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fewnlu.decoding.backend import Backend, Forest
+from fewnlu.decoding.constraint import Vocabulary
 from fewnlu.decoding.decoder import Decoder, Reading, normalised
 from fewnlu.decoding.tree import TreeDecoder
 from fewnlu.errors import ConfigError, choices
@@ -27,7 +31,7 @@ class LikelihoodDecoder(Decoder):
     Args:
         backend: the model.
         normalise: 'sum': log-probability of the whole answer; 'token', 'char', 'byte': that divided by the answer's
-            length in tokens, characters (code points) or UTF-8 bytes.
+            length in tokens (an end token apart), characters (code points) or UTF-8 bytes.
         node_budget: for the sampler's probabilities, see `TreeDecoder`.
     """
 
@@ -53,7 +57,7 @@ class LikelihoodDecoder(Decoder):
     ) -> list[Reading]:
         spelt = [[spell(self.backend, p, c) for c in own] for p, own in zip(prompts, choices, strict=True)]
         forest = self.tree.open(prompts)  # one reading for both
-        sums = path_log_probs(forest, spelt)
+        sums = path_log_probs(forest, [closed(own, self.backend.vocabulary) for own in spelt])
         walked = self.tree.walk(forest, choices, [[] for _ in prompts])
         for reading, own, values, ids, runs in zip(walked, choices, sums, spelt, seeds, strict=True):
             reading.log_probs = values
@@ -65,7 +69,8 @@ class LikelihoodDecoder(Decoder):
     def log_probs(self, prompts: Sequence[str], choices: Sequence[Sequence[str]]) -> list[list[float]]:
         """Log-probability of each whole answer (not normalised by length, not renormalised over the answers)."""
         spelt = [[spell(self.backend, p, c) for c in own] for p, own in zip(prompts, choices, strict=True)]
-        return path_log_probs(self.tree.open(prompts), spelt)
+        ends = [closed(own, self.backend.vocabulary) for own in spelt]
+        return path_log_probs(self.tree.open(prompts), ends)
 
 
 def rank(log_probs: Sequence[float], texts: Sequence[str], n_tokens: Sequence[int], normalise: str) -> list[float]:
@@ -96,13 +101,24 @@ def spell(backend: Backend, prompt: str, answer: str) -> list[int]:
     wanted = answer.encode("utf-8", "surrogatepass")
     if len(whole) > len(before) and whole[: len(before)] == before:
         rest = whole[len(before) :]
-        texts = {i: text for text, ids in backend.vocabulary.ids.items() for i in ids if i in set(rest)}
-        if b"".join(texts.get(i, b"\xff") for i in rest) == wanted:
+        if b"".join(backend.vocabulary.texts.get(i, b"\xff") for i in rest) == wanted:
             return rest
     found = backend.vocabulary.spell(wanted)
     if not found:
         raise ConfigError(f"answer {answer!r}: {backend.vocabulary.name} has no tokens that spell it")
     return found
+
+
+def closed(spelt: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[list[int]]:
+    """A row's token paths [answers][ids], with the end token behind each that begins another: disjoint events.
+
+    Raises:
+        ConfigError: it would be needed, and the model has none.
+    """
+    begun = {tuple(ids[:n]) for ids in spelt for n in range(len(ids))}
+    if vocabulary.eos is None and any(tuple(ids) in begun for ids in spelt):
+        raise ConfigError(f"an answer begins another one, and {vocabulary.name} has no end token to tell them apart")
+    return [[*ids, *([vocabulary.eos] if tuple(ids) in begun and vocabulary.eos is not None else [])] for ids in spelt]
 
 
 def path_log_probs(forest: Forest, spelt: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
@@ -136,4 +152,4 @@ def shares(log_probs: Sequence[float]) -> list[float]:
     return [math.exp(v) for v in normalised(log_probs)]
 
 
-__all__: list[Any] = ["NORMALISATIONS", "LikelihoodDecoder", "path_log_probs", "rank", "shares", "spell"]
+__all__: list[Any] = ["NORMALISATIONS", "LikelihoodDecoder", "closed", "path_log_probs", "rank", "shares", "spell"]

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from fewnlu.decoding.build import build_decoder, check_decode
-from fewnlu.decoding.likelihood import LikelihoodDecoder, rank, shares, spell
+from fewnlu.decoding.constraint import Vocabulary
+from fewnlu.decoding.dummy import DummyBackend
+from fewnlu.decoding.likelihood import LikelihoodDecoder, closed, rank, shares, spell
+from fewnlu.decoding.transformers import TransformersBackend
+from fewnlu.decoding.tree import TreeDecoder
 from fewnlu.errors import ConfigError
 from tests.decoding.models import backbone, backend
 
@@ -69,6 +73,71 @@ def test_i048_ranking_stores_both_readings():
     reading = LikelihoodDecoder(backend()).read(["it was"], [[" great", " bad"]], [[1, 2]])[0]
     assert reading.draws[0] == reading.draws[1] == int(np.argmax(reading.log_probs))
     assert sum(reading.probs) == pytest.approx(1)
+
+
+NUMBERS = {"": {"5": 0.6, "7": 0.4}, "5": {"0": 0.7, "</s>": 0.3}, "5|0": {"0": 0.2, "</s>": 0.8}}
+
+
+def numbers() -> DummyBackend:
+    return DummyBackend(["5", "0", "7"], lambda prompt, path: NUMBERS.get(path, {"</s>": 1.0}))
+
+
+def test_an_answer_that_begins_another_holds_its_end():
+    """The model always ends where an answer does, so ranking and the tree know the same probabilities."""
+    own = ["5", "50", "7", "500"]
+    want = [0.6 * 0.3, 0.6 * 0.7 * 0.8, 0.4, 0.6 * 0.7 * 0.2]
+    found = LikelihoodDecoder(numbers()).log_probs(["?"], [own])[0]
+    assert np.exp(found) == pytest.approx(want) and sum(want) == pytest.approx(1)
+    assert TreeDecoder(numbers()).log_probs(["?"], [own])[0] == pytest.approx(found)
+    assert shares(found) == pytest.approx(want)
+    reading = LikelihoodDecoder(numbers()).read(["?"], [own[:3]], [[0]])[0]
+    assert reading.draws == [1]  # not 5, which would hold all of 50 were its end not scored
+    assert np.exp(reading.log_probs) == pytest.approx([0.6 * 0.3, 0.6 * 0.7, 0.4])  # nothing follows 50 here
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_an_answer_that_begins_another_is_scored_as_by_the_tree(family):
+    """Where each answer has one spelling, the tree's odds at a point are those of the whole model."""
+    import torch
+
+    answers = [" great", " greats", " bad"]
+    (great, s), (bad,) = (spell(backend(family), "it was", a) for a in answers[1:])
+    model = TransformersBackend(backbone(family))
+    eos = model.vocabulary.eos
+    model.vocabulary = Vocabulary({great: b" great", s: b"s", bad: b" bad"}, eos)
+    found = LikelihoodDecoder(model).read(["it was"], [answers], [[0]])[0].log_probs
+    ids = [*model.encode("it was"), great]
+    with torch.no_grad():
+        logs = torch.log_softmax(backbone(family).model(input_ids=torch.tensor([ids])).logits[0].double(), -1)
+    first, last = logs[-2], logs[-1]
+    want = [float(v) for v in (first[great] + last[eos], first[great] + last[s], first[bad])]
+    assert found == pytest.approx(want, abs=1e-3)
+    assert LikelihoodDecoder(model).log_probs(["it was"], [answers])[0] == pytest.approx(want, abs=1e-3)
+    tree = TreeDecoder(model).log_probs(["it was"], [answers])[0]
+    assert tree[0] - tree[1] == pytest.approx(found[0] - found[1], abs=1e-3)
+    turned = LikelihoodDecoder(model).log_probs(["it was"], [answers[::-1]])[0]
+    assert turned[::-1] == pytest.approx(found, abs=1e-5)
+
+
+def test_answers_that_begin_others_need_an_end_token():
+    vocabulary = Vocabulary({1: b"5", 2: b"0"}, None)
+    assert closed([[1, 2], [2]], vocabulary) == [[1, 2], [2]]
+    with pytest.raises(ConfigError, match="begins another one, and the model has no end token"):
+        closed([[1, 2], [1]], vocabulary)
+
+
+def test_spelling_does_not_look_through_the_vocabulary():
+    class Watched(dict):
+        def items(self):
+            raise AssertionError("the whole vocabulary, for one answer")
+
+    vocabulary = Vocabulary.of_tokenizer(backbone().tokenizer)
+    vocabulary.ids = Watched(vocabulary.ids)
+
+    model = TransformersBackend(backbone())
+    model.vocabulary = vocabulary
+    assert spell(model, "it was", " great") == spell(backend(), "it was", " great")
+    assert all(i in vocabulary.ids[text] for i, text in vocabulary.texts.items())
 
 
 def test_decoders_are_built_by_name():
