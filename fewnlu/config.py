@@ -164,6 +164,7 @@ FIXED = {
     "logger": ("name",),
 }
 INSTEAD = {"model.kind": "model_args.kind=masked|causal"}
+OPTIONAL = ("decode", "launcher")  # absent unless they are chosen
 FREE = {"task", "trainer"}  # task: tasks.task_from_config; trainer: the flags of lightning's Trainer
 HP_NAMES = tuple(f.name for f in dataclasses.fields(Hp))
 
@@ -185,6 +186,11 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
             hint = f" Groups are chosen as +{key}=NAME only for: method, experiment." if key in {"methods"} else ""
             raise ConfigError(f"unknown key '{key}': {choices(key, known_top)}.{hint}{shown}")
     for name in (*SECTIONS, *GROUPS):
+        if name in cfg and cfg[name] is None and name not in OPTIONAL:
+            raise ConfigError(
+                f"{name}=null: this section can't be empty; leave it out, and set single keys, as in "
+                f"{name}.KEY=VALUE.{shown}"
+            )
         if cfg.get(name) is not None and not isinstance(cfg[name], dict):
             raise ConfigError(
                 f"{name}={cfg[name]!r}: expected a mapping; set single keys, as in {name}.KEY=VALUE.{shown}"
@@ -195,12 +201,19 @@ def check(cfg: dict[str, Any], base: dict[str, Any], *, shown: str = "") -> None
         if name not in FREE:
             _check_keys(name, cfg.get(name) or {}, base.get(name) or {}, shown)
             _check_fixed(name, cfg.get(name) or {}, base.get(name) or {}, shown)
-    _check_space((cfg.get("search") or {}).get("space") or {}, shown)
+    search = cfg.get("search") or {}
+    _check_space("search.space", search.get("space") or {}, shown)
+    for name, own in (search.get("methods") or {}).items():
+        if own is not None and not isinstance(own, dict):
+            raise ConfigError(
+                f"search.methods.{name}={own!r}: expected a mapping of values per key, as in {{lr: [1.0e-5]}}.{shown}"
+            )
+        _check_space(f"search.methods.{name}", own or {}, shown)
     _check_logger(cfg.get("logger") or {}, shown)
     check_trainer(cfg.get("trainer") or {}, shown)
     _check_keys("launcher", cfg.get("launcher") or {}, base.get("launcher") or {}, shown)
     _check_sweep_name(cfg.get("sweep"), shown)
-    _check_trust(cfg.get("trust"), shown)
+    check_trust(cfg.get("trust"), shown)
 
 
 def _check_section(name: str, schema: type, values: dict[str, Any], shown: str) -> None:
@@ -268,17 +281,17 @@ def _check_fixed(name: str, values: dict[str, Any], base: dict[str, Any], shown:
             raise ConfigError(f"{name}.{key}={values.get(key)!r}: this key belongs to its file; use {instead}.{shown}")
 
 
-def _check_space(space: dict[str, Any], shown: str) -> None:
+def _check_space(where: str, space: dict[str, Any], shown: str) -> None:
     for name, values in space.items():
         if name == "pattern":
-            raise ConfigError(f"search.space.pattern: choose patterns by search.patterns or hp.pattern.{shown}")
+            raise ConfigError(f"{where}.pattern: choose patterns by search.patterns or hp.pattern.{shown}")
         if values == []:
-            raise ConfigError(f"search.space.{name}=[]: no value to try; leave the key out or list some.{shown}")
+            raise ConfigError(f"{where}.{name}=[]: no value to try; leave the key out or list some.{shown}")
         for value in values if isinstance(values, list) else [values]:
             try:
                 canonical_hp({name: value})
             except ConfigError as err:
-                raise ConfigError(str(err).replace(f"hp.{name}", f"search.space.{name}")) from None
+                raise ConfigError(str(err).replace(f"hp.{name}", f"{where}.{name}")) from None
 
 
 def _check_logger(conf: dict[str, Any], shown: str) -> None:
@@ -301,7 +314,8 @@ def _check_sweep_name(name: Any, shown: str) -> None:
         )
 
 
-def _check_trust(names: Any, shown: str) -> None:
+def check_trust(names: Any, shown: str = "") -> None:
+    """Raise a ConfigError unless this is a list of modules' names."""
     names = [] if names is None else names
     for name in names if isinstance(names, list) else [None]:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fewnlu import plugins
+from fewnlu.config import check_trust
 from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError, choices
+from fewnlu.protocol.chosen import choose
 
 KEYS = {"final.steps": "median", "final.seeds": "3", "final.out": "", "final.overwrite": "false", "final.threads": ""}
 SEEDS = ("seed.data", "seed.split", "seed.train")
+K, TRUST = "split.k", "trust"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -31,8 +33,9 @@ def main(argv: list[str] | None = None) -> None:
         prog="python -m fewnlu.final",
         description="Retrain with h* on all labelled rows and save the model.",
         epilog="keys: final.steps=median|max  final.seeds=3  final.out=FOLDER (default: models/STUDY)  "
-        "final.overwrite=true  final.threads=N; where the folder holds runs under several seeds, the ones to take: "
-        "seed.data=N  seed.split=N  seed.train=N",
+        "final.overwrite=true  final.threads=N; where the folder holds runs under several seeds, or of several K, the "
+        "ones to take: seed.data=N  seed.split=N  seed.train=N  split.k=N; where the method is one of your own: "
+        "'trust=[mymodule]', as with fewnlu.train",
     )
     parser.add_argument("study", type=Path, help="a study's folder, such as multirun/main/reviews-pet-…")
     parser.add_argument("keys", nargs="*", metavar="KEY=VALUE")
@@ -41,14 +44,20 @@ def main(argv: list[str] | None = None) -> None:
     try:
         values = dict(KEYS)
         seeds: dict[str, int] = {}
+        k: int | None = None
         for text in args.keys:
             name, _, value = text.partition("=")
-            if name in SEEDS:
-                if not value.isdigit():
-                    raise ConfigError(f"{text}: expected a whole number")
-                seeds[name.removeprefix("seed.")] = int(value)
+            if name in (*SEEDS, K):
+                if not value.isdigit() or (name == K and int(value) < 1):
+                    raise ConfigError(f"{text}: expected a whole number{', 1 or more' * (name == K)}")
+                k = int(value) if name == K else k
+                seeds |= {} if name == K else {name.removeprefix("seed."): int(value)}
+            elif name == TRUST:  # the command line alone names modules: what a study's records say of them is not read
+                modules = value.removeprefix("[").removesuffix("]").split(",")
+                check_trust(own := [module.strip() for module in modules if module.strip()])
+                plugins.trust(own)
             elif name not in KEYS:
-                raise ConfigError(f"unknown key '{name}': {choices(name, (*KEYS, *SEEDS))}")
+                raise ConfigError(f"unknown key '{name}': {choices(name, (*KEYS, *SEEDS, K, TRUST))}")
             else:
                 values[name] = value
         if values["final.steps"] not in ("median", "max"):
@@ -63,19 +72,10 @@ def main(argv: list[str] | None = None) -> None:
         out = Path(values["final.out"] or Path("models") / args.study.resolve().name)
         threads = int(values["final.threads"]) if values["final.threads"] else None
         _check_out(out, overwrite=values["final.overwrite"] == "true")
-        print(retrain(args.study, values["final.steps"], int(values["final.seeds"]), out, threads, seeds))
+        print(retrain(args.study, values["final.steps"], int(values["final.seeds"]), out, threads, seeds, k))
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
-
-
-@dataclass
-class Chosen:
-    """h* of a study, the records of its runs, and the whole config of one of them."""
-
-    h: dict[str, Any]
-    runs: list[dict[str, Any]]
-    cfg: dict[str, Any]
 
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
@@ -87,76 +87,27 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"final.out={out}: the folder is not empty; name another, or set final.overwrite=true")
 
 
-def choose(study: Path, seeds: dict[str, int] | None = None) -> Chosen:
-    """h* of a study's folder.
-
-    Args:
-        seeds: take only runs with these seeds ("data", "split", "train").
-
-    Raises:
-        ConfigError: no runs there, those of several studies, or no dev scores to choose by.
-    """
-    from fewnlu.protocol.records import META, canonical, newest, scan
-    from fewnlu.protocol.selection import DevScores, select
-
-    runs: dict[str, list[tuple[dict[str, Any], Path]]] = {}
-    for found in scan(study) if study.is_dir() else ():
-        if found.damage:
-            print(
-                f"warning: left out {found.folder}: {found.damage}; the sweep's command computes it anew",
-                file=sys.stderr,
-            )
-        if found.result is not None and all(found.result["seeds"].get(n) == v for n, v in (seeds or {}).items()):
-            runs.setdefault(canonical(found.result["h"]), []).append((found.result, found.folder))
-    every = newest([result for one in runs.values() for result, _ in one])
-    keys = {result["key"] for result in every}
-    runs = {h: kept for h, one in runs.items() if (kept := [pair for pair in one if pair[0]["key"] in keys])}
-    if not every:
-        which = "".join(f", seed.{name}={value}" for name, value in (seeds or {}).items())
-        raise ConfigError(f"{study}: no finished runs{which}; give a study's folder, such as multirun/main/<study>")
-    names = sorted({r["study_name"] for r in every})
-    if len(names) > 1:
-        raise ConfigError(
-            f"{study}: runs of {len(names)} studies, and one is retrained; give the folder of one: "
-            f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-        )
-    for name in ("data", "split", "train"):
-        found_seeds = sorted({r["seeds"][name] for r in every})
-        if len(found_seeds) > 1:
-            raise ConfigError(
-                f"{study}: runs under several seeds, and those under one are retrained; add "
-                + " or ".join(f"seed.{name}={value}" for value in found_seeds[:5])
-            )
-    scores = []
-    for one in runs.values():
-        scored = [r for r, _ in one if r["dev"] and r["dev"]["select"] is not None]
-        values, places = [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored]
-        scores.append(DevScores(one[0][0]["h"], values, places))
-    if len(runs) == 1:
-        h = every[0]["h"]
-    elif (chosen := select(scores).h) is not None:
-        h = dict(chosen)
-    else:
-        raise ConfigError(f"{study}: {len(runs)} points of H and no dev scores, so none can be chosen")
-    own = sorted(runs[canonical(h)], key=lambda pair: (pair[0]["k"], pair[0]["rep"]))
-    meta = json.loads((own[0][1] / META).read_bytes())
-    return Chosen(h, [r for r, _ in own], meta["config"])
-
-
 def retrain(
-    study: Path, steps: str, seeds: int, out: Path, threads: int | None = None, own: dict[str, int] | None = None
+    study: Path,
+    steps: str,
+    seeds: int,
+    out: Path,
+    threads: int | None = None,
+    own: Mapping[str, int] | None = None,
+    k: int | None = None,
 ) -> str:
     """Retrain, save, and return a report.
 
     Args:
         steps: `median` of the chosen steps, or `max`.
         seeds: trainings to make; the first one's model is saved.
-        own: as `seeds` of `choose`.
+        own, k: as `seeds` and `k` of `choose`.
 
     Raises:
-        ConfigError: the rows or the model's weights are not those of the study any more.
+        ConfigError: the rows, the model's weights or the code of a part of the user's own are not those of the study
+            any more, or a training's loss was no longer a number.
     """
-    chosen = choose(study, own)
+    chosen = choose(study, own, k)
     cfg = copy.deepcopy(chosen.cfg)
     cfg["hp"] |= chosen.h
     cfg["split"], cfg["logger"] = {"name": "fixed", "run": None}, {"name": "none"}
@@ -171,12 +122,16 @@ def retrain(
 
     setup = read_setup(cfg)
     was, weights = chosen.runs[0], weights_sha(cfg)
+    code = [one.get("plugins") or {} for one in (was["config"], setup.study_config())]
     for what, then, now in (
         ("labelled rows", was["rows"]["labeled"]["sha256"], setup.data.labeled.sha256),
+        ("test rows", (was["rows"]["test"] or {}).get("sha256"), setup.data.test.sha256 if setup.data.test else None),
         ("weights of the base model", was["weights"], weights),
+        *((f"lines of {kind}={cfg[kind]['name']}", *(c.get(kind) for c in code)) for kind in ("method", "paradigm")),
     ):
         if then != now:
-            raise ConfigError(f"{study}: the {what} are not those of the study any more ({now[:12]}, then {then[:12]})")
+            shown = [str(one or "none")[:12] for one in (now, then)]
+            raise ConfigError(f"{study}: the {what} are not those of the study any more ({shown[0]}, then {shown[1]})")
     total = int(chosen.h["max_steps"])
     n = total if steps == "max" else int(statistics.median_low([r["chosen_step"] for r in chosen.runs]))
     import torch
@@ -192,7 +147,16 @@ def retrain(
     values: dict[str, list[float]] = defaultdict(list)
     for rep in reversed(range(seeds)):  # the first seed's comes last, and is saved
         lab.keep = rep == 0
-        (fitted,) = setup.paradigm.run(lab, 0, rep, [chosen.h])
+        try:
+            (fitted,) = setup.paradigm.run(lab, 0, rep, [chosen.h])
+        except FloatingPointError as err:
+            done = "; ".join(f"{name} {', '.join(f'{100 * v:.2f}' for v in got)}" for name, got in values.items())
+            raise ConfigError(
+                f"{study}: the training of seed {rep + 1} of {seeds} failed, so nothing is saved: {err}\n"
+                f"Test scores of the seeds after it: {done or 'none'}. Try "
+                + (f"final.seeds={rep}, which leaves it out, " if rep else "")
+                + "or a study whose H has smaller values of lr".removeprefix("" if rep else "or ")
+            ) from err
         if fitted.test_scores is not None and setup.data.test is not None:
             for name, value in lab.metrics(fitted.test_scores, setup.data.test.rows).items():
                 values[name].insert(0, value)
@@ -235,6 +199,8 @@ def _report(name: str, facts: dict[str, Any], total: int, seeds: int, out: Path)
         lines.append("  no test set")
     return "\n".join([*lines, f"  model of the first seed: {out}", f"  python -m fewnlu.predict {out} rows.csv"])
 
+
+__all__ = ["choose", "main", "retrain"]
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
+from fewnlu import plugins
+from fewnlu.config import check_trust
 from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError
 
@@ -27,12 +29,25 @@ def main(argv: list[str] | None = None) -> None:
         "-o", "--out", help="CSV file to write, or .jsonl; '-' is the screen (default: ROWS.labels.csv beside the rows)"
     )
     parser.add_argument("--batch", type=int, default=32, help="rows per batch")
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module of yours with the model's method, which is imported; as trust=[MODULE] of fewnlu.train",
+    )
     args = parser.parse_args(argv)
     try:
+        check_trust(args.trust)
+        plugins.trust(args.trust)
         n, where = predict(args.model, args.rows, args.out, args.batch)
+        sys.stdout.flush()
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # … | head: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     print(f"{n} rows labelled: {where}", file=sys.stderr)
 
 
@@ -64,7 +79,15 @@ def predict(model: Path, rows: Path, out: str | None = None, batch: int = 32) ->
     from fewnlu.tasks.streams import stream_rows
     from fewnlu.tasks.task import task_from_config
 
-    task = task_from_config(read_saved(model)["task"])
+    saved = read_saved(model)
+    try:
+        plugins.source_of("method", name := saved["method"]["name"])
+    except ConfigError as err:
+        raise ConfigError(
+            f"{model}: its method '{name}' is not among those that can be found; name the module that has it, as in "
+            f"--trust MODULE ({str(err).splitlines()[0]})"
+        ) from err
+    task = task_from_config(saved["task"])
     stream = stream_rows(task, rows)
     first = next(stream, None)  # a wrong column is found before the model is read and anything is written
     if first is None:
