@@ -18,10 +18,10 @@ def prepare(overrides: list[str], config_dir: str | None = None) -> list[str]:
         FewnluError: a choice that cannot be composed, or something that cannot be fetched.
     """
     from fewnlu.protocol.check import config_loader, sweep_params
-    from fewnlu.protocol.compose import of_swept_groups, parse
+    from fewnlu.protocol.compose import of_home, of_swept_groups, parse
     from fewnlu.protocol.grid import expand
 
-    loader = config_loader(config_dir)
+    loader, overrides = config_loader(config_dir), of_home(overrides)
     # Hyper-parameters need no files.
     asked = [ov for ov in parse(loader, of_swept_groups(overrides)) if not ov.key_or_group.startswith(("hp.", "hydra"))]
     lines = [ov.input_line for ov in asked]

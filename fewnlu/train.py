@@ -46,6 +46,7 @@ def _trial(cfg: DictConfig) -> float:
     from fewnlu import plugins
     from fewnlu.protocol import devices, stop
     from fewnlu.protocol.atomic import DiskFull
+    from fewnlu.protocol.compose import absolute_paths
 
     if stop.requested():
         return math.nan
@@ -54,9 +55,8 @@ def _trial(cfg: DictConfig) -> float:
     assert isinstance(plain, dict)
     values: dict[str, Any] = {str(k): v for k, v in plain.items() if k != "experiment"}
     root = Path(node.runtime.cwd)
-    if values["data"]["dir"]:
-        values["data"]["dir"] = str((root / Path(values["data"]["dir"]).expanduser()).resolve())
-    plugins.trust(values["trust"])
+    absolute_paths(values, root)
+    plugins.trust(values["trust"] or [])
     if (
         node.runtime.choices.get("hydra/launcher") in ("joblib", "submitit_local")
         and values["trainer"].get("accelerator") != "cpu"
@@ -145,10 +145,12 @@ def main() -> None:
     shows_only = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
     if shows_only:  # Hydra wants a sweep or a look, not both
         flags = [flag for flag in flags if flag not in ("-m", "--multirun")]
-    elif args.multirun:
-        from fewnlu.protocol.compose import of_swept_groups
+    else:
+        from fewnlu.protocol.compose import of_home, of_swept_groups
 
-        args.overrides = of_swept_groups(args.overrides)
+        args.overrides = of_home(args.overrides)
+        if args.multirun:
+            args.overrides = of_swept_groups(args.overrides)
     sys.argv[1:] = [*args.overrides, *flags]
     if not shows_only and args.experimental_rerun is None:
         try:

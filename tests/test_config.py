@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from fewnlu.config import canonical_hp
 from fewnlu.errors import FewnluError
 from fewnlu.protocol.check import check_command
+from fewnlu.protocol.grid import expand
 from fewnlu.trainer_flags import RESERVED_FLAGS, TRAINER_FLAGS
-from tests.running import Workplace
+from tests.running import Workplace, config, loader, write_task
+from tests.test_train import command
 
 BAD = [
     ("hp.learning_rate=1e-4", "hp.learning_rate"),
@@ -50,6 +53,16 @@ BAD = [
     ("+hydra.foo=1", "foo"),
     ("+experiment=nope", "experiment"),
     ("task={a", "'{a'"),
+    ("logger=null", "use logger=none"),
+    ("task=null", "task=null: a group can't be empty"),
+    ("seed=null", "seed=null"),
+    ("data=null", "data=null"),
+    ("runtime=null", "runtime=null"),
+    ("++search.methods={pet: {lr: []}}", "search.methods.pet.lr=[]"),
+    ("++search.methods={pet: {lr: [fast]}}", "search.methods.pet.lr='fast'"),
+    ("++search.methods={pet: {pattern: [0]}}", "search.methods.pet.pattern: choose patterns by"),
+    ("++search.methods={pet: 3}", "search.methods.pet=3: expected a mapping"),
+    ("++search.methods={pett: {lr: [1e-4]}}", "search.methods.pett: no such method; did you mean 'pet'"),
 ]
 BAD_SWEEPS = [
     ("hp.lr=1e-5,fast", "hp.lr='fast'"),
@@ -57,6 +70,8 @@ BAD_SWEEPS = [
     ("task=reviews,nope", "task=nope"),
     ("hp.lr=interval(1e-5,1e-4)", "interval"),
     ("sweep=a,b", "sweep=a,b"),
+    ("logger=null", "use logger=none"),
+    ("runtime=null", "runtime=null"),
 ]
 
 
@@ -151,3 +166,62 @@ def test_h_of_a_wrong_type_is_refused(values: dict[str, Any]) -> None:
 def test_a_config_dir_that_is_not_there_is_named(place: Workplace) -> None:
     with pytest.raises(FewnluError, match="no such folder"):
         check_command(place.base(), multirun=False, config_dir=str(Path("nowhere")))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["hp.batch_size=8,6", "runtime.micro_batch=4"], "runtime.micro_batch=4: does not divide hp.batch_size=6"),
+        (["hp.batch_size=8,6", "trainer.devices=4", "trainer.accelerator=cpu"], "do not divide hp.batch_size=6"),
+        (["search.space={batch_size: [4, 2]}", "runtime.micro_batch=4"], "does not divide hp.batch_size=2"),
+    ],
+)
+def test_every_point_of_h_is_held_against_micro_batch_and_devices(
+    place: Workplace, overrides: list[str], named: str
+) -> None:
+    assert named in _refused(place, [*place.base(), *overrides], multirun=True)
+
+
+@pytest.mark.parametrize("sweeper", ["fewnlu", "basic"])
+def test_recipes_with_folders_of_their_own_are_not_swept_without_a_name(place: Workplace, sweeper: str) -> None:
+    """Each job would write to its recipe's folder, and the summary would read a third."""
+    home = place.folder / "cache" / "own"
+    (home / "experiment").mkdir(parents=True)
+    for name in ("one", "two"):
+        (home / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\nsweep: {name}\n")
+    argv = [*place.base(), "search=none", "experiment=one,two", f"hydra/sweeper={sweeper}"]
+    with pytest.raises(FewnluError, match=r"keeps its records in multirun/one, .* multirun/main.*sweep=NAME"):
+        check_command(argv, multirun=True, config_dir=str(home))
+    found = check_command([*argv, "sweep=both"], multirun=True, config_dir=str(home))
+    assert found.sweep == place.folder / "multirun" / "both"
+    found = check_command([a.replace("one,two", "one") for a in argv], multirun=True, config_dir=str(home))
+    assert found.sweep == place.folder / "multirun" / "one"
+
+
+@pytest.mark.parametrize("more", [[], ["-m"], ["-m", "hydra/sweeper=basic"]])
+def test_an_hp_key_that_the_method_does_not_read_is_said(
+    place: Workplace, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our sweeper says it when it begins."""
+    argv = ["+method=cls", *place.base()[1:], "search=none", "hp.pattern=2", *more[1:]]
+    check_command(argv, multirun=bool(more))
+    notes = expand(loader(), argv).notes if more == ["-m"] else capsys.readouterr().err.splitlines()
+    assert "method=cls does not read hp.pattern: ignored" in notes
+
+
+def test_the_home_folder_may_be_written_as_in_a_shell(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hydra's grammar has no place for an unquoted ~, which shells leave alone behind a key."""
+    home = write_task(place.folder / "home", "mine")
+    shutil.copytree(place.models("bert"), home / "bert")
+    monkeypatch.setenv("HOME", str(home))
+    argv = ["--config-dir", str(home / "conf"), "task=mine", "data.dir=~/data", "+method=pet", "model=local"]
+    argv += ["model_args.path=~/bert", "logger=none", "hp.max_steps=1", "split.k=1", "search=none"]
+    assert command(monkeypatch, *argv, "runtime.threads=1", "-m") == 0, capsys.readouterr().err
+    (meta,) = (json.loads(path.read_bytes()) for path in place.folder.rglob("meta.json"))
+    assert meta["config"]["data"]["dir"] == meta["data_dir"] == str(home / "data")
+    assert meta["config"]["model_args"]["path"] == str(home / "bert")
+    monkeypatch.chdir(home)  # what is kept of a run holds in any folder
+    cfg = config("+method=pet", "model=local", "model_args.path=bert", "data.dir='~/data'")
+    assert cfg["model_args"]["path"] == str(home / "bert") and cfg["data"]["dir"] == str(home / "data")

@@ -98,6 +98,9 @@ def test_i095_a_failed_run_ends_with_1_and_a_rerun_mends_it(
     out, err = capsys.readouterr()
     assert "2 of 3 done, 1 FAILED" in out and "FAILED" in err
     assert len(results(place.folder / "multirun")) == 2 and len(failures(place.folder / "multirun")) == 1
+    # A command answers for its own runs; what failed for another one is shown.
+    assert command(monkeypatch, *(a for a in args if not a.startswith("hp.lr=")), "hp.lr=1e-4,1e-2", "-m") == 0
+    assert "1 FAILED" in capsys.readouterr().out and len(failures(place.folder / "multirun")) == 1
     assert command(monkeypatch, *args, "-m") == 0
     assert "3 of 3 done" in capsys.readouterr().out and not failures(place.folder / "multirun")
 

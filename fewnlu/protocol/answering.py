@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from fewnlu.decoding.build import check_decode
 from fewnlu.errors import ConfigError, choices
-from fewnlu.plugins import find
 from fewnlu.prompts.question import ANSWERS, FORMS, SPACES, Asker, ChoiceWording, PatternWording, chat_template
-from fewnlu.protocol.grid import usable_patterns
+from fewnlu.protocol import devices
+from fewnlu.protocol.grid import paradigm_of, usable_patterns
 from fewnlu.protocol.model import kind_of, model_name, where
 from fewnlu.protocol.setup import Setup
 from fewnlu.splits.strategy import build_strategy, runs_of
@@ -62,6 +62,7 @@ def read_answering(cfg: dict[str, Any]) -> AnswerSetup:
     if isinstance(shots, bool) or not isinstance(shots, int) or shots < 0:
         raise ConfigError(f"method.shots={shots!r}: expected a whole number, 0 or more")
     where(cfg)
+    _check_trainer(method["name"], cfg["trainer"])
     if kind_of(cfg) != "causal":
         raise ConfigError(
             f"method={method['name']}: a masked model ({cfg['model']['name']}) can't be asked, only a causal one can; "
@@ -79,9 +80,12 @@ def read_answering(cfg: dict[str, Any]) -> AnswerSetup:
     strategy = build_strategy(cfg["split"])
     if strategy.has_dev or strategy.k != 1:
         raise ConfigError(f"split={cfg['split']['name']}: method={method['name']} selects nothing; use split=none")
-    paradigm = dict(cfg["paradigm"])
-    if decode["name"] == "likelihood" and "reps" in paradigm:
-        paradigm["reps"] = 1  # nothing is drawn: every run would be the same
+    paradigm = paradigm_of(cfg)
+    if paradigm.needs_pool:
+        raise ConfigError(
+            f"paradigm={cfg['paradigm']['name']}: method={method['name']} trains nothing, so there are no models that "
+            "could label rows for others; use paradigm=draws"
+        )
     rows = data.labeled.rows
     splits = strategy.splits([r.unit for r in rows], cfg["seed"]["split"], [str(r.label) for r in rows])
     setup = AnswerSetup(
@@ -92,18 +96,46 @@ def read_answering(cfg: dict[str, Any]) -> AnswerSetup:
         splits=splits,
         ks=runs_of(cfg["split"], strategy.k),
         hs=[{}],
-        paradigm=find("paradigm", paradigm["name"])(paradigm),
+        paradigm=paradigm,
     )
     make_asker(setup, None)  # what is wrong with patterns, shots or choices is said before anything is loaded
     return setup
 
 
+def _check_trainer(method: str, flags: dict[str, Any]) -> None:
+    """Refuse what only a training would heed: answers are computed on one device, in the precision of the weights."""
+    precision = flags.get("precision")
+    if str(precision) not in ("None", "32", "32-true"):
+        dtype = next(
+            (d for short, d in (("bf16", "bfloat16"), ("16", "float16")) if str(precision).startswith(short)), ""
+        )
+        raise ConfigError(
+            f"trainer.precision={precision}: method={method} trains nothing and does not read it; leave it out, "
+            f"and set the precision of the weights by model_args.dtype{dtype and f'={dtype}'}"
+        )
+    if devices.resolved(flags)["devices"] not in (1, [0]):
+        raise ConfigError(
+            f"trainer.devices={flags['devices']}: method={method} answers on one device; leave it out, choose a GPU by "
+            "CUDA_VISIBLE_DEVICES, and spread the jobs of a sweep by launcher=joblib or slurm"
+        )
+
+
 def _choice_data(task: ChoiceTask, cfg: dict[str, Any], shots: int) -> sources.TaskData:
-    test = load_choice_rows(task, cfg["data"], "test")
+    data = cfg["data"]
+    test = load_choice_rows(task, data, "test")
     if test is None:
         raise ConfigError(f"task '{task.name}' has no test rows: set task.source.files.test")
-    labeled = load_choice_rows(task, cfg["data"], "labeled") if shots else None
-    if labeled is None:
+    labeled = load_choice_rows(task, data, "labeled") if shots else None
+    n, per_class = data.get("n_labeled"), data.get("per_class")
+    if shots and labeled is None and (n or per_class):
+        raise ConfigError(
+            f"data.{f'n_labeled={n}' if n else f'per_class={per_class}'}: task '{task.name}' has no labelled rows to "
+            "draw from, so demonstrations are test rows; leave it out, or set task.source.files.labeled"
+        )
+    if labeled is not None:
+        drawn = sources.draw_labeled(labeled.rows, n, cfg["seed"]["data"], labeled.origin, per_class)
+        labeled = sources.RowSet.of(drawn, labeled.origin, labeled.notes)
+    else:
         notes = ["demonstrations are test rows, never the row itself: there are no labelled rows"] if shots else []
         labeled = sources.RowSet.of((), "none", notes)
     return sources.TaskData(labeled, test, 0)

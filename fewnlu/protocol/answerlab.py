@@ -7,10 +7,11 @@ a job that is killed goes on in the middle of its task. All runs that one readin
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -86,10 +87,18 @@ class AnswerLab:
         if reps not in self._readings:
             self._readings[reps] = self._answer(reps)
         found = self._readings[reps]
-        if rep == self.setup.paradigm.reps - 1:
-            shutil.rmtree(self._kept, ignore_errors=True)
         at = reps.index(rep)
         return [Answered(rep, [r.draws[at] for r in found], found) for _ in hs]
+
+    def tidy(self) -> None:
+        """Remove the kept answers of this trial, whose records are written; those of other seeds lie beside them."""
+        n = self.setup.paradigm.reps
+        together = [tuple(range(n))] if self.method.decoder.shares_reading else [(rep,) for rep in range(n)]
+        if self._kept.is_dir():
+            for rows, reps in product(self.method.shards(), together):
+                (self._kept / f"{self._shard_key(rows, reps)}.json").unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                self._kept.rmdir()
 
     @property
     def _kept(self) -> Path:

@@ -9,7 +9,7 @@ from fewnlu.decoding.decoder import Reading
 from fewnlu.prompts.question import Question
 from fewnlu.tasks.metrics import compute
 
-CONTROL_DRAWS = 1000
+CONTROL_DRAWS, FEW_DRAWS, MANY = 1000, 20, 5000  # of more than so many rows a few draws tell as much
 
 
 def expected_accuracy(questions: Sequence[Question], readings: Sequence[Reading]) -> dict[str, float] | None:
@@ -39,7 +39,8 @@ def controls(
 ) -> dict[str, dict[str, float]]:
     """What needs no model: the most frequent gold label, and a uniform guess among each row's own answers.
 
-    Chance is exact for accuracy, otherwise the mean of 1,000 seeded draws.
+    Chance is exact for accuracy, otherwise the mean of 1,000 seeded draws, or of 20 where there are more than 5,000
+    rows.
     """
     import numpy as np
 
@@ -48,11 +49,11 @@ def controls(
     rng = np.random.default_rng(seed)
     own = [[labels.index(label) for label in q.labels] for q in questions]
     found = {name: 0.0 for name in names}
-    for _ in range(CONTROL_DRAWS if len(gold) <= 5000 else 20):
+    n = CONTROL_DRAWS if len(gold) <= MANY else FEW_DRAWS
+    for _ in range(n):
         drawn = np.array([o[int(u * len(o))] for o, u in zip(own, rng.random(len(own)), strict=True)])
         for name, value in compute(names, drawn, gold, labels, positive=positive).items():
             found[name] += value
-    n = CONTROL_DRAWS if len(gold) <= 5000 else 20
     chance = {name: value / n for name, value in found.items()}
     if "accuracy" in chance:
         chance["accuracy"] = float(np.mean([o.count(g) / len(o) for o, g in zip(own, gold, strict=True)]))

@@ -19,10 +19,10 @@ from fewnlu.errors import ConfigError
 from fewnlu.protocol import devices
 from fewnlu.protocol.compose import CONFIG_NAME, Composed, compose, parse
 from fewnlu.protocol.expected import Expected
-from fewnlu.protocol.grid import expand
+from fewnlu.protocol.grid import expand, unread
 from fewnlu.protocol.model import weights_sha
 from fewnlu.protocol.readiness import check_ready
-from fewnlu.protocol.setup import Setup, read_setup
+from fewnlu.protocol.setup import Setup, check_batch, read_setup
 from fewnlu.tasks.audit import spoilers
 
 OURS = "hydra_plugins.fewnlu_sweeper.FewnluSweeper"
@@ -83,10 +83,15 @@ def check_command(overrides: list[str], *, multirun: bool, config_dir: str | Non
     check_launcher(composed)
     sweeper = composed.hydra.sweeper
     if sweeper.get("_target_") != OURS:
-        setups = _check_foreign_sweeper(loader, overrides, first, composed, expected)
+        choices = _check_foreign_sweeper(loader, overrides, first, composed, expected)
+        check_folder(master, choices)
+        setups = [_add(expected, one) for one in choices]
+        expected.runs.clear()
         _ready(expected, setups, composed)
+        _say(ignored(composed, multirun=True))
         return expected
     plan = expand(loader, overrides, params)
+    check_folder(master, plan.composed)
     launcher = _launcher_of(master.hydra)
     for one, hs in zip(plan.composed, plan.hs, strict=True):
         if _launcher_of(one.hydra) != launcher:
@@ -104,6 +109,7 @@ def ignored(composed: Composed, *, multirun: bool) -> list[str]:
     """Choices on the command line that nothing reads, or that this machine does badly, one line each."""
     notes, given = [], [str(text).lstrip("+").split("=")[0] for text in composed.hydra.overrides.task]
     method = composed.cfg["method"]
+    notes += unread(composed.cfg, [key.removeprefix("hp.") for key in given if key.startswith("hp.")])
     if method["input"] != "question" and any(key.split(".")[0] == "decode" for key in given):
         notes.append(f"method={method['name']} does not read decode: ignored")
     launcher = str(composed.hydra.launcher.get("_target_", ""))
@@ -166,6 +172,27 @@ ONE_A_COMMAND = {
 }
 
 
+def check_folder(master: Any, choices: Sequence[Composed]) -> None:
+    """Refuse choices that put their records into other folders than the sweep's own, which the summary reads.
+
+    Raises:
+        ConfigError: names two of the folders.
+    """
+    own = _folder_of(master.hydra, master.get("sweep"))
+    for one in choices:
+        if (other := _folder_of(one.hydra, one.cfg["sweep"])) != own:
+            raise ConfigError(
+                f"'{' '.join(one.hydra.overrides.task)}' keeps its records in {other}, this sweep in {own}: a sweep "
+                "has one folder; name it on the command line, as in sweep=NAME"
+            )
+
+
+def _folder_of(node: Any, sweep: Any) -> str:
+    raw = str(OmegaConf.to_container(node.sweep, resolve=False)["dir"])  # type: ignore[index,call-overload]
+    # The time differs from one composing to the next; the jobs get the sweep's.
+    return raw.replace("${sweep}", str(sweep)) if "${now" in raw else str(node.sweep.dir)
+
+
 def check_launcher(composed: Composed) -> None:
     """Refuse settings of a launcher that would be ignored, and a launcher whose package is not there."""
     target = str(composed.hydra.launcher.get("_target_"))
@@ -188,8 +215,12 @@ def check_launcher(composed: Composed) -> None:
 
 def _check_foreign_sweeper(
     loader: Any, overrides: list[str], first: list[str], composed: Composed, expected: Expected
-) -> list[Setup]:
-    """How another sweeper combines its values is its own affair; each value must be one that can be run."""
+) -> list[Composed]:
+    """How another sweeper combines its values is its own affair; each value must be one that can be run.
+
+    Returns:
+        a config with each value.
+    """
     sweeper = composed.hydra.sweeper
     if "direction" in sweeper and str(sweeper.direction).split(".")[-1] != "maximize":
         raise ConfigError(
@@ -200,14 +231,13 @@ def _check_foreign_sweeper(
             f"split={composed.cfg['split']['name']}: it has no dev rows, and a sampled h is chosen by them"
         )
     expected.sampled = str(composed.hydra.runtime.choices["hydra/sweeper"])
-    setups = [_add(expected, composed)]
+    found = [composed]
     for i, ov in enumerate(parse(loader, overrides)):
         if ov.is_sweep_override() and ov.is_discrete_sweep():
             for text in ov.sweep_string_iterator():
                 value = f"{ov.get_key_element()}={text}"
-                setups.append(_add(expected, compose(loader, [*first[:i], value, *first[i + 1 :]])))
-    expected.runs.clear()
-    return setups
+                found.append(compose(loader, [*first[:i], value, *first[i + 1 :]]))
+    return found
 
 
 def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None = None) -> Setup:
@@ -216,6 +246,8 @@ def _add(expected: Expected, composed: Composed, hs: list[dict[str, Any]] | None
     if note := setup.paradigm.cost(setup):
         print(note, file=sys.stderr)
     setup.hs = hs or setup.hs
+    for batch in dict.fromkeys(h["batch_size"] for h in setup.hs if "batch_size" in h):
+        check_batch(cfg, setup.task, batch)  # the first point's has been
     expected.add(setup, weights_sha(cfg), Path(str(composed.hydra.sweep.dir)).absolute())
     return setup
 
@@ -242,7 +274,7 @@ def sweep_params(loader: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, 
     """
     try:
         master = loader.load_configuration(CONFIG_NAME, list(overrides), RunMode.MULTIRUN)
-    except (HydraException, OmegaConfBaseException):
+    except (HydraException, OmegaConfBaseException, TypeError, ValueError):
         compose(loader, first_choice(loader, overrides, {}))  # says what is wrong in our words
         raise
     sweeper = master.hydra.sweeper

@@ -5,7 +5,10 @@ Hydra's own messages advise ``+key`` for a misspelt key, which would then be ign
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -46,6 +49,12 @@ def parse(loader: Any, overrides: list[str]) -> list[Any]:
             f"{text}\nQuote values with braces or commas twice: 'key=\"{{text}}, it was\"'; choose patterns "
             "by id: hp.pattern=0"
         ) from None
+
+
+def of_home(overrides: list[str]) -> list[str]:
+    """The overrides, a ~ before a folder written in full: shells leave it there, and Hydra has no place for it."""
+    found = (re.fullmatch(r"(\+*(?:data\.dir|model_args\.path)=)(~(?:/.*)?)", text) for text in overrides)
+    return [m[1] + os.path.expanduser(m[2]) if m else text for m, text in zip(found, overrides, strict=True)]
 
 
 def of_swept_groups(overrides: list[str]) -> list[str]:
@@ -115,10 +124,32 @@ def compose(loader: Any, overrides: list[str], *, config_name: str = CONFIG_NAME
     safety.check_hydra(full.hydra)
     safety.check_secrets(cfg, full.hydra)
     schema.check(cfg, plain_base)
+    _check_methods(loader, cfg)
     if cfg["trust"] and not any(ov.key_or_group == "trust" for ov in parsed):
         raise ConfigError(f"trust={cfg['trust']}: only the command line may name modules to import, never a file")
-    plugins.trust(cfg["trust"])
+    plugins.trust(cfg["trust"] or [])
+    absolute_paths(cfg, Path.cwd())
     return Composed(cfg, full.hydra)
+
+
+def absolute_paths(cfg: dict[str, Any], root: Path) -> None:
+    """Write data.dir and model_args.path of a config in full, so that they hold in any folder; ~ is the user's home."""
+    if cfg["data"]["dir"]:
+        cfg["data"]["dir"] = str((root / Path(cfg["data"]["dir"]).expanduser()).resolve())
+    if cfg["model_args"]["path"]:  # a link's name stays: the model goes by it
+        cfg["model_args"]["path"] = os.path.abspath(root / Path(cfg["model_args"]["path"]).expanduser())
+
+
+def _check_methods(loader: Any, cfg: dict[str, Any]) -> None:
+    """Refuse a search.methods of a method that there is not: nobody would read it."""
+    known = options(loader, "method")
+    for name in cfg["search"].get("methods") or {}:
+        if name in known or name == cfg["method"].get("name"):
+            continue
+        files = [loader.repository.load_config(f"method/{one}") for one in known]
+        names = [str(file.config.get("name")) for file in files if file is not None]
+        if name not in names:
+            raise ConfigError(f"search.methods.{name}: no such method; {choices(name, names)}")
 
 
 def _own(ov: Any) -> bool:
@@ -131,6 +162,9 @@ def _check_choice(loader: Any, ov: Any) -> None:
     if ov.is_delete():
         raise ConfigError(f"{ov.input_line}: a group can't be removed; {choices('', known)}")
     value = ov.value()
+    if value is None and ov.key_or_group in (*IN_DEFAULTS, "method"):
+        instead = "use logger=none" if ov.key_or_group == "logger" else choices("", known)
+        raise ConfigError(f"{ov.input_line}: a group can't be empty; {instead}")
     values = value if isinstance(value, list) else [value]
     for one in values:
         if one is not None and str(one) not in known:

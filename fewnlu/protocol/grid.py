@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -233,21 +233,33 @@ def _patterns(cfg: dict[str, Any]) -> list[Any]:
     return usable if wanted is None else usable[:wanted]
 
 
+def unread(cfg: dict[str, Any], given: Iterable[str]) -> list[str]:
+    """A note on hp names of the command line that the method does not read, where there are some."""
+    names = sorted(set(given) - set(cfg["method"]["reads"]))
+    return [f"method={cfg['method']['name']} does not read {', '.join('hp.' + n for n in names)}: ignored"] * bool(
+        names
+    )
+
+
+def paradigm_of(cfg: dict[str, Any]) -> Any:
+    """The paradigm of a config; one run where nothing is drawn, for every one would be the same."""
+    options = dict(cfg["paradigm"])
+    asked = cfg["method"]["input"] == "question" and (cfg.get("decode") or {}).get("name") == "likelihood"
+    if asked and "reps" in options:
+        options["reps"] = 1
+    return find("paradigm", options["name"])(options)
+
+
 def _add_jobs(plan: Plan, composed: Composed, overrides: list[str], given: dict[str, list[Any]]) -> None:
     cfg = composed.cfg
-    unread = sorted(set(given) - set(cfg["method"]["reads"]))
-    if unread:
-        plan.notes.append(
-            f"method={cfg['method']['name']} does not read {', '.join('hp.' + u for u in unread)}: ignored"
-        )
+    plan.notes += unread(cfg, given)
     shares = bool(cfg["paradigm"].get("shares_looks", True))
     together: dict[str, list[dict[str, Any]]] = {}
     plan.hs.append(points(cfg, given))
     for h in plan.hs[-1]:
         rest = {k: v for k, v in h.items() if not (shares and k in LOOK_KEYS)}
         together.setdefault(json.dumps(rest), []).append(h)
-    reps = int(find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"])).reps)
-    times = reps * len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))
+    times = int(paradigm_of(cfg).reps) * len(runs_of(cfg["split"], build_strategy(cfg["split"]).k))
     for hs in together.values():
         job = [*overrides, *(f"hp.{name}={_text(value)}" for name, value in hs[0].items())]
         if len(hs) > 1:

@@ -209,13 +209,7 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
         h = resolve_hp(cfg, {**{n: cfg["hp"][n] for n in reads}, **values})
         if h not in hs:
             hs.append(h)
-    batch, micro = cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
-    if micro and batch % micro:
-        raise ConfigError(
-            f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
-            "mean over the batch; choose a divisor"
-        )
-    _check_devices(cfg, hinge=task.several and cfg["method"]["input"] == "pattern")
+    check_batch(cfg, task, cfg["hp"]["batch_size"])
     paradigm = find("paradigm", cfg["paradigm"]["name"])(dict(cfg["paradigm"]))
     source_of("method", cfg["method"]["name"])  # an unknown one is refused here, and fewnlu's own import torch
     data = sources.load(task, cfg["data"], cfg["seed"]["data"])
@@ -233,8 +227,19 @@ def read_setup(cfg: dict[str, Any]) -> Setup:
     return setup
 
 
-def _check_devices(cfg: dict[str, Any], hinge: bool) -> None:
-    given, batch, micro = cfg["trainer"].get("devices", 1), cfg["hp"]["batch_size"], cfg["runtime"]["micro_batch"]
+def check_batch(cfg: dict[str, Any], task: Task, batch: int) -> None:
+    """Refuse an hp.batch_size that devices and forwards cannot share evenly.
+
+    Raises:
+        ConfigError: runtime.micro_batch or trainer.devices do not divide it, or share what one loss is made of.
+    """
+    given, micro = cfg["trainer"].get("devices", 1), cfg["runtime"]["micro_batch"]
+    if micro and batch % micro:
+        raise ConfigError(
+            f"runtime.micro_batch={micro}: does not divide hp.batch_size={batch}, so the loss would not be a "
+            "mean over the batch; choose a divisor"
+        )
+    hinge = task.several and cfg["method"]["input"] == "pattern"
     n = devices.count(cfg["trainer"])
     if batch % n:
         raise ConfigError(

@@ -113,7 +113,6 @@ def test_a_killed_job_goes_on_in_the_middle_of_its_task(asking, monkeypatch):
 def test_i126_kept_answers_are_reused_only_where_nothing_changed(asking, monkeypatch):
     from fewnlu.protocol import answerlab
 
-    monkeypatch.setattr(answerlab.shutil, "rmtree", lambda *a, **k: None)  # keep the shards beyond the last run
     real, asked = zeroshot.Method.answer, []
     monkeypatch.setattr(
         zeroshot.Method, "answer", lambda self, rows, *a: asked.append(len(rows)) or real(self, rows, *a)
@@ -136,6 +135,57 @@ def test_i126_kept_answers_are_reused_only_where_nothing_changed(asking, monkeyp
     before = len(asked)
     lab("method.shots=1")
     assert len(asked) == before
+
+
+def test_kept_answers_of_another_seed_stay(asking, monkeypatch):
+    """Seeds are no part of a study's key, so jobs under several share its folder."""
+    real, seeds = zeroshot.Method.answer, []
+
+    def dying(self: Any, rows: Any, *more: Any) -> Any:
+        seeds.append(self.seed("x", 0))
+        if len(seeds) == 2:
+            raise KeyboardInterrupt
+        return real(self, rows, *more)
+
+    monkeypatch.setattr(zeroshot, "SHARD", 3)
+    monkeypatch.setattr(zeroshot.Method, "answer", dying)
+    with pytest.raises(KeyboardInterrupt):
+        asking.run("seed.train=1")
+    (kept,) = (asking.folder / "s").rglob(".shards/*.json")
+    assert len(asking.run("seed.train=2")) == 5 and list(kept.parent.iterdir()) == [kept]
+    before = len(seeds)
+    assert len(asking.run("seed.train=1")) == 10 and len(seeds) == before + 1 and not kept.parent.exists()
+
+
+def test_kept_answers_stay_until_the_records_are_written(asking, monkeypatch):
+    from fewnlu.protocol import trial
+
+    def full(folder: Path, *args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "write_record", full)
+        with pytest.raises(KeyboardInterrupt):
+            asking.run("paradigm.reps=1")
+    monkeypatch.setattr(zeroshot.Method, "answer", None)  # nothing is asked again
+    assert len(asking.run("paradigm.reps=1")) == 1 and not list((asking.folder / "s").rglob(".shards"))
+
+
+def test_demonstrations_are_drawn_from_the_labelled_rows_that_data_asks_for(asking):
+    from fewnlu.protocol.setup import read_setup
+
+    rows = (DUTCH / "dutch_cola/test.jsonl").read_text(encoding="utf-8").splitlines()
+    (asking.folder / "labeled.jsonl").write_text("\n".join(rows[:20]), encoding="utf-8")
+    (asking.folder / "test.jsonl").write_text("\n".join(rows[20:26]), encoding="utf-8")
+    files = "++task.source.files={labeled: labeled.jsonl, test: test.jsonl}"
+    argv = [f"data.dir={asking.folder}", files, "task.source.packaged=null", "method.shots=1"]
+    whole, four, pairs = (
+        read_setup(asking.config(*argv, *more)).data.labeled
+        for more in ([], ["data.n_labeled=4"], ["data.per_class=2"])
+    )
+    assert [len(one.rows) for one in (whole, four, pairs)] == [20, 4, 4]
+    assert {r.id for r in four.rows} < {r.id for r in whole.rows}
+    assert sorted(str(r.label) for r in pairs.rows)[1:3] == sorted({str(r.label) for r in whole.rows})
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(asking, monkeypatch, capsys):
@@ -266,6 +316,12 @@ def test_the_hub_path_with_a_stand_in(asking, monkeypatch):
         (["paradigm.reps=0"], r"paradigm\.reps"),
         (["decode.temprature=1"], "did you mean 'temperature'"),
         (["model_args.kind=masked"], "causal"),
+        (["trainer.precision=bf16-mixed"], r"trainer\.precision=bf16-mixed: .*model_args\.dtype=bfloat16"),
+        (["trainer.devices=2", "trainer.accelerator=cpu"], r"trainer\.devices=2: .* answers on one device"),
+        (["paradigm=ipet"], r"paradigm=ipet: .*use paradigm=draws"),
+        (["paradigm=noisy_student"], r"paradigm=noisy_student: .*use paradigm=draws"),
+        (["method.shots=1", "data.n_labeled=4"], r"data\.n_labeled=4: .* has no labelled rows to draw from"),
+        (["method.shots=1", "data.per_class=2"], r"data\.per_class=2: .* has no labelled rows to draw from"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_a_model_is_read(asking, overrides, message):

@@ -109,6 +109,8 @@ def test_causal_models_get_the_patterns_they_can_read(place: Workplace) -> None:
 def test_repetitions_count_as_runs() -> None:
     """What is announced, and what the bar counts to, has the repetitions of a paradigm in it."""
     assert expand(loader(), ["+method=zeroshot", "task=reviews"]).summary() == "1 study: 5 runs in 1 job"
+    ranked = expand(loader(), ["+method=zeroshot", "task=reviews", "decode=likelihood"])
+    assert ranked.summary() == "1 study: 1 run in 1 job"  # nothing is drawn
     found = expand(loader(), ["+method=pet", "paradigm=ipet", "search=none", "split.k=2", "paradigm.reps=3"])
     assert (found.runs, found.trainings) == (6, 6)
     assert found.summary() == "1 study: 1 point of H, 6 runs from 6 trainings in 1 job"

@@ -16,7 +16,7 @@ import torch
 
 from fewnlu.methods.pet import Method
 from fewnlu.protocol import records, trial
-from fewnlu.protocol.records import is_done
+from fewnlu.protocol.records import is_done, run_folder, scan, write_failure, write_started
 from fewnlu.protocol.setup import read_setup
 from fewnlu.protocol.trial import run_trial
 from fewnlu.reporting.studies import read_studies, summarise
@@ -310,3 +310,12 @@ def test_i088_memory_is_flat_over_20_runs_and_i090_nothing_large_is_kept(
     assert sum(p.stat().st_size for p in files) < 20 * 30_000
     assert not any(p.name in {"lightning_logs", "checkpoints"} for p in place.folder.iterdir())
     shutil.rmtree(place.folder / "s")
+
+
+def test_an_older_failure_no_longer_holds_once_its_run_is_begun_again(tmp_path: Path) -> None:
+    """Killed again, the run is interrupted; it would show as failed for the old reason."""
+    folder = run_folder(tmp_path, "s", {"lr": 0.1}, 0, 0, "0123456789abcdef")
+    write_failure(folder, {"study": "x", "error": "of before"})
+    write_started(folder, "0123456789abcdef")
+    (found,) = scan(tmp_path)
+    assert found.failure is None and found.started is not None and found.started["key"] == "0123456789abcdef"
