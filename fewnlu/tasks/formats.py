@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 
 from fewnlu.errors import DataError
 
+_LONGEST = 2**31 - 1  # characters of a CSV's cell: what a C long holds on every platform; Python's own limit is 131,072
+
 # place as errors name it, 1-based number of the row (of the line for JSON lines), the row by column
 Items = Iterator[tuple[str, int, Mapping[str, Any]]]
 
@@ -48,6 +50,7 @@ def json_items(file: Iterable[bytes], path: str) -> Items:
 
 def csv_items(file: Iterable[bytes], path: str, delimiter: str) -> Items:
     """Rows under the columns that the first line names."""
+    csv.field_size_limit(max(_LONGEST, csv.field_size_limit()))
     table = csv.reader(_lines(file, path), delimiter=delimiter, strict=True)
     header: list[str] = []
     number = 0
@@ -56,7 +59,7 @@ def csv_items(file: Iterable[bytes], path: str, delimiter: str) -> Items:
         try:
             cells = next(table, None)
         except csv.Error as error:
-            raise DataError(f"{path}:{start}: broken CSV ({error}); quotes inside a quoted cell are doubled") from None
+            raise DataError(f"{path}:{start}: broken CSV ({error}); {_advice(str(error), delimiter)}") from None
         if cells is None:
             return
         if not cells:
@@ -73,6 +76,20 @@ def csv_items(file: Iterable[bytes], path: str, delimiter: str) -> Items:
                 f"({', '.join(header)}); a cell with {delimiter!r} or a line break goes in double quotes"
             )
         yield f"{path}:{start}", number, {n: c if c != "" else None for n, c in zip(header, cells, strict=True)}
+
+
+def _advice(error: str, delimiter: str) -> str:
+    """What to do about an error of the csv module, which has no codes for them."""
+    if "new-line character" in error:
+        return "a line must end with \\n or \\r\\n, not with \\r alone: convert the file's line ends"
+    if "field limit" in error:
+        return "a cell is too long; is a double quote not closed?"
+    if delimiter == "\t":
+        return (
+            "a cell that begins with a double quote must end with one, quotes inside are doubled: "
+            'write the text "Yes", he said as """Yes"", he said"'
+        )
+    return "quotes inside a quoted cell are doubled"
 
 
 def parquet_items(file: BinaryIO, path: str) -> Items:

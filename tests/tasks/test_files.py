@@ -37,6 +37,8 @@ def test_csv(tmp_path):
         ("id,text,id\n1,a,2\n", r"l\.csv:1: the first line must name each column once"),
         (b"id,text,label\n1,caf\xe9,pos\n", r"l\.csv:2: not UTF-8"),
         ('id,text,label\n1,"a"b,pos\n', r"l\.csv:2: broken CSV"),
+        ('id,text,label\n1,"a"b,pos\n', r"quotes inside a quoted cell are doubled"),
+        ("id,text,label\r1,a,pos\r", r"l\.csv:1: broken CSV .*not with \\r alone: convert the file's line ends"),
         ("", r"file l\.csv below data\.dir=.*: no rows"),
         ("id,text,label\n", r"file l\.csv below data\.dir=.*: no rows"),
     ],
@@ -44,6 +46,19 @@ def test_csv(tmp_path):
 def test_bad_csv_names_file_line_and_value(tmp_path, content, says):
     with pytest.raises(DataError, match=says):
         read(tmp_path, content)
+
+
+def test_long_cells_are_read(tmp_path):
+    text = "a word " * 40_000
+    found = read(tmp_path, f"id,text,label\n1,{text},pos\n2,b,neg\n")
+    assert found[0].fields["text"] == text and len(found) == 2
+
+
+def test_a_tsv_cell_that_begins_with_a_plain_quote(tmp_path):
+    with pytest.raises(DataError, match=r'l\.tsv:2: broken CSV .*write the text "Yes", he said as """Yes"", he said"'):
+        read(tmp_path, 'id\ttext\tlabel\n1\t"Yes", he said\tpos\n', "l.tsv")
+    found = read(tmp_path, 'id\ttext\tlabel\n1\t"""Yes"", he said"\tpos\n', "l.tsv")
+    assert found[0].fields["text"] == '"Yes", he said'
 
 
 def test_parquet(tmp_path):
