@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fewnlu.errors import ConfigError, FewnluError, choices
@@ -20,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fewnlu.tasks", description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["list", "show", "check"])
     parser.add_argument("name", nargs="?", help="a task of conf/task or of --config-dir")
-    parser.add_argument("overrides", nargs="*", help="as for fewnlu.train, e.g. data.dir=FOLDER data.per_class=16")
+    parser.add_argument(
+        "overrides", nargs="*", help="as for fewnlu.train, e.g. data.dir=FOLDER data.per_class=16 seed.data=1"
+    )
     parser.add_argument("--config-dir", help="folder with task/NAME.yaml of your own")
     parser.add_argument(
         "--model", help="local:FOLDER, hub:NAME, smollm2 or smollm2_mlm: its tokenizer; default: words (a toy)"
@@ -67,6 +70,7 @@ def _task(args: argparse.Namespace) -> tuple[Task, dict[str, Any]]:
     if args.name not in known:
         raise ConfigError(f"no task {args.name!r}; {choices(args.name, known)}")
     cfg = _config(args.name, args.overrides, args.config_dir)
+    args.seed = cfg["seed"]["data"]
     if cfg["task"].get("kind"):
         raise ConfigError(f"task {args.name} is of kind {cfg['task']['kind']}: it has no patterns to show or check")
     data = cfg["data"]
@@ -76,26 +80,43 @@ def _task(args: argparse.Namespace) -> tuple[Task, dict[str, Any]]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    import yaml
-
     from fewnlu.config import conf_dir
 
     folders = [conf_dir() / "task", *([Path(args.config_dir) / "task"] if args.config_dir else [])]
     files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
-    rows = []
+    rows: list[tuple[str, ...]] = [("task", "labels", "patterns", "metrics", "rows")]
     for name, path in sorted(files.items()):
-        cfg = yaml.safe_load(path.read_text("utf-8"))
-        source = cfg["source"]
-        where = [n for n in ("packaged", "hub") if source.get(n)] + (["data.dir"] if source.get("files") else [])
-        labels = cfg["labels"] if isinstance(cfg["labels"], str) else ", ".join(cfg["labels"])
-        patterns = ",".join(map(str, cfg.get("grid", cfg.get("patterns", {})))) or str(cfg.get("kind", ""))
-        rows.append((name, labels, patterns, ", ".join(cfg["metrics"]), " or ".join(where)))
-    widths = [max(len(row[i]) for row in [("task", "labels", "patterns", "metrics", "rows"), *rows]) for i in range(5)]
-    for row in [("task", "labels", "patterns", "metrics", "rows"), *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        try:
+            rows.append((name, *_summary(name, path, args.config_dir)))
+        except Exception as error:  # one's own file may break anywhere; the others are still listed
+            rows.append((name, f"cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}"))
+    widths = [max(len(row[i]) for row in rows if len(row) == len(rows[0])) for i in range(len(rows[0]))]
+    widths[0] = max(len(row[0]) for row in rows)
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
     return 0
+
+
+def _summary(name: str, path: Path, config_dir: str | None) -> tuple[str, str, str, str]:
+    """A task's labels, patterns, metrics and sources of rows."""
+    import yaml
+
+    from fewnlu.tasks.choice import choice_from_config, is_choice
+
+    text = path.read_text("utf-8")
+    cfg = yaml.safe_load(text)
+    if not isinstance(cfg, dict) or "defaults" in cfg or "${" in text:  # only then, for Hydra takes a second for each
+        cfg = _config(name, [], config_dir)["task"]
+    task = choice_from_config(cfg) if is_choice(cfg) else task_from_config(cfg)
+    patterns = ",".join(map(str, task.grid)) if isinstance(task, Task) else str(cfg["kind"])
+    source = task.source
+    where = {"packaged": source.packaged, "hub": source.hub, "data.dir": source.files}
+    return (
+        ", ".join(task.labels) or "candidates",
+        patterns,
+        ", ".join(task.metrics),
+        " or ".join(place for place, given in where.items() if given),
+    )
 
 
 def _tokenizer(args: argparse.Namespace, task: Task, rows: Sequence[Any]) -> tuple[Any, str]:
@@ -116,11 +137,11 @@ def _tokenizer(args: argparse.Namespace, task: Task, rows: Sequence[Any]) -> tup
 
 def _show(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
     from fewnlu.prompts.preview import preview
-    from fewnlu.tasks.sources import load_rows
+    from fewnlu.tasks.sources import load
 
-    labeled = load_rows(task, data, "labeled")
-    if labeled is None:
-        raise ConfigError(f"task {task.name} has no labelled rows to show")
+    labeled = load(task, data, args.seed).labeled
+    if not labeled.rows:
+        raise ConfigError(f"task {task.name} has no labelled rows to show: all of them are in test")
     rows = {row.id: row for row in labeled.rows}
     if args.row is not None and args.row not in rows:
         raise ConfigError(f"--row {args.row}: no labelled row of that id; {choices(args.row, list(rows)[:10])}")
@@ -148,18 +169,16 @@ def _show(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
 def _check(args: argparse.Namespace, task: Task, data: dict[str, Any]) -> int:
     from fewnlu.prompts.preview import left_out, unreadable
     from fewnlu.tasks.audit import audit
-    from fewnlu.tasks.sources import load_rows
 
-    found = audit(task, data, args.k, args.ratio)
+    found = audit(task, data, args.k, args.ratio, args.seed)
     for which, text in found.counts.items():
         print(f"{which:10} {text}")
-    labeled, test = load_rows(task, data, "labeled"), load_rows(task, data, "test")
-    rows = [*(labeled.rows if labeled else ()), *(test.rows if test else ())]
-    if labeled is None:
+    rows = [*found.labeled, *found.test]
+    if not found.labeled:
         found.problems.append("no labelled rows")
     else:
         tokenizer, kind = _tokenizer(args, task, rows)
-        found.problems += unreadable(tokenizer, kind, task, rows, labeled.rows)
+        found.problems += unreadable(tokenizer, kind, task, rows, found.labeled)
         if others := left_out(kind, task):
             found.notes.append(
                 f"patterns {', '.join(map(str, others))} are not for {kind} models: sweeps leave them out"
