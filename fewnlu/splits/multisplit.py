@@ -66,7 +66,7 @@ def quotas(labels: Sequence[str], ratio: float) -> dict[str, int]:
     """Units of each class that train: N·r in all, by largest remainders; at least one unit of a class on each side.
 
     What the classes of few units get more or less than their share is taken from the largest class. A class of one unit
-    is on one side, and classes share sides where train or dev has fewer units than there are classes.
+    is on one side. Where train or dev has fewer units than there are classes, those furthest off their share give way.
     """
     classes = sorted(set(labels))
     sizes = {c: sum(label == c for label in labels) for c in classes}
@@ -78,7 +78,10 @@ def quotas(labels: Sequence[str], ratio: float) -> dict[str, int]:
         quota[c] += sum(quota.values()) < total and quota[c] < most[c]
     while (off := total - sum(quota.values())) != 0:
         step = 1 if off > 0 else -1
-        free = [c for c in classes if least[c] <= quota[c] + step <= most[c]]
-        free = free or [c for c in classes if 0 <= quota[c] + step <= sizes[c]]
-        quota[max(free, key=lambda c: sizes[c])] += step
+        if free := [c for c in classes if least[c] <= quota[c] + step <= most[c]]:
+            quota[max(free, key=lambda c: sizes[c])] += step
+            continue
+        order = classes if step > 0 else classes[::-1]  # the first name keeps or gets a unit on ties
+        free = [c for c in order if 0 <= quota[c] + step <= sizes[c]]
+        quota[max(free, key=lambda c: step * (sizes[c] * ratio - quota[c]))] += step
     return quota
