@@ -212,10 +212,11 @@ def _check_free(base: DictConfig, parts: list[str], ov: Any) -> None:
         raise ConfigError(f"{ov.input_line}: {trainer_flags.reserved(parts[1])}")
     if parts[1] not in here:
         known = [*here, *sorted(trainer_flags.TRAINER_FLAGS - set(trainer_flags.RESERVED_FLAGS) - set(here))]
+        hint = f"; a key that the file does not have is added with ++{ov.input_line}"
         raise ConfigError(
             f"unknown key '{parts[0]}.{parts[1]}' in '{ov.input_line}': "
-            f"{choices(parts[1], known if parts[0] == 'trainer' else here)}; "
-            f"a key that the file does not have is added with ++{ov.input_line}"
+            f"{choices(parts[1], known if parts[0] == 'trainer' else here)}"
+            f"{hint if parts[0] != 'trainer' or parts[1] in known else ''}"
         )
 
 

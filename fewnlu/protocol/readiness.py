@@ -54,6 +54,11 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True, one_gpu: bool = F
             _check_length(setup.cfg, setup.task.max_length)
         if adapter_rank(setup.cfg) and find_spec("peft") is None:
             raise ConfigError("model_args.adapter=lora needs the package peft: pip install 'fewnlu[lora]'")
+        asked = setup.cfg["method"]["input"] == "question"
+        if asked and setup.cfg["decode"]["name"] == "outlines" and find_spec("outlines") is None:
+            raise ConfigError(
+                "decode=outlines needs the package outlines: pip install 'fewnlu[dutch]', or take decode=tree"
+            )
         if where(setup.cfg)[0] in _MADE:
             smollm2.check_available()
     for setup in setups:

@@ -37,6 +37,25 @@ def test_what_the_models_files_tell(
     assert not (place.folder / "multirun").exists()
 
 
+def test_a_library_that_is_not_there_is_named_before_the_start(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr("fewnlu.protocol.readiness.find_spec", lambda name: None)
+    small = ["+method=zeroshot", "model=local", f"model_args.path={place.models('llama')}", "task=reviews"]
+    with pytest.raises(ConfigError, match=r"decode=outlines needs the package outlines: pip install 'fewnlu\[dutch\]'"):
+        check_command([*small, "decode=outlines"], multirun=False)
+    check_command(small, multirun=False)
+
+
+def test_no_advice_that_would_be_refused(place: Workplace) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'trainer\.fooo'") as error:
+        check_command([*place.base(), "trainer.fooo=5"], multirun=False)
+    assert "++" not in str(error.value)
+    with pytest.raises(ConfigError, match=r"is added with \+\+trainer\.log_every_n_steps=5"):
+        check_command([*place.base(), "trainer.log_every_n_steps=5"], multirun=False)
+
+
 def test_a_sweep_that_is_done_needs_no_model(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.folder)
     asked: list[int] = []
