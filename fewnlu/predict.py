@@ -15,6 +15,7 @@ from fewnlu import plugins
 from fewnlu.config import check_trust
 from fewnlu.determinism import before_torch
 from fewnlu.errors import ConfigError, FewnluError
+from fewnlu.processes import end_unread
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,9 +46,8 @@ def main(argv: list[str] | None = None) -> None:
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # … | head: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except BrokenPipeError:
+        end_unread()
     print(f"{n} rows labelled: {where}", file=sys.stderr)
 
 

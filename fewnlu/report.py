@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from fewnlu.errors import ConfigError, FewnluError
+from fewnlu.processes import end_unread
 from fewnlu.reporting.commands import add_commands, run
 
 ABOUT = (
@@ -35,9 +35,8 @@ def main(argv: list[str] | None = None) -> None:
     except FewnluError as err:
         print(f"error: {err}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # … | head: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except BrokenPipeError:
+        end_unread()
 
 
 def _status(dirs: list[Path]) -> int:

@@ -109,7 +109,6 @@ class Paradigm(Single):
             raise ConfigError(
                 f"paradigm={self.name}: split={setup.cfg['split']['name']} has no train rows to begin with"
             )
-
         self._check_rows(setup)
 
     def _check_rows(self, setup: Any) -> None:

@@ -2,9 +2,8 @@
 
 A masked model is read at its masks. A causal model gets the text up to the mask and is read at its last token. Where
 nothing stands between two sequences (causal models, and masked ones whose tokenizer puts nothing there) B follows A
-after one space. Only shortenable fields are ever cut: one token at a time, from the
-end of the field that is longest at that moment, so that none is eaten up before another (unlike the released
-toolkit; spec, section 4.1).
+after one space. Only shortenable fields are ever cut: one token at a time, from the end of the field that is longest at
+that moment, so that none is eaten up before another (unlike the released toolkit; spec, section 4.1).
 """
 
 from __future__ import annotations
@@ -84,15 +83,13 @@ class Encoder:
         self.joined = any(isinstance(p, Boundary) for p in parts) and one_text(tokenizer, kind)
         if self.joined:
             parts = tuple(Text(" ") if isinstance(p, Boundary) else p for p in parts)
-        if self.pooled:
-            pass
-        elif kind == "causal":
+        if not self.pooled and kind == "causal":
             if why := causal_obstacle(self.template):
                 raise ConfigError(
                     f"{where}: a causal model cannot use {pattern.template!r}: {why}; take another pattern"
                 )
             parts = parts[: self.template.first_mask]
-        elif tokenizer.mask_token_id is None:
+        elif not self.pooled and tokenizer.mask_token_id is None:
             raise ConfigError(
                 f"model {tokenizer_name(tokenizer)}: its tokenizer has no mask token; use model.kind=causal"
             )

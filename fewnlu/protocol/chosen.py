@@ -84,11 +84,7 @@ def _is_wanted(result: Mapping[str, Any], seeds: Mapping[str, int], k: int | Non
 
 
 def _best(study: Path, runs: Mapping[str, list[tuple[dict[str, Any], Path]]]) -> dict[str, Any]:
-    scores = []
-    for one in runs.values():
-        scored = [r for r, _ in one if r["dev"] and r["dev"]["select"] is not None]
-        values, places = [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored]
-        scores.append(DevScores(one[0][0]["h"], values, places))
+    scores = [DevScores.of([r for r, _ in one]) for one in runs.values()]
     if len(runs) == 1:
         return dict(scores[0].h)
     if (chosen := select(scores).h) is not None:

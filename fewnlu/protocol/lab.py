@@ -70,6 +70,9 @@ class Lab:
         self._unlabeled: dict[Any, list[Any]] = {}
         self._readers: dict[int, Reader] = {}
 
+    def tidy(self) -> None:
+        """Remove what a job keeps only until its records are written: nothing here."""
+
     def reader(self, h: dict[str, Any]) -> Reader:
         """What reads answers off the model under the pattern of h."""
         pattern, backbone, setup = self.setup.pattern(h), self.backbone, self.setup

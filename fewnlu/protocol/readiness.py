@@ -50,11 +50,11 @@ def check_ready(setups: Iterable[Setup], *, here: bool = True, one_gpu: bool = F
         if here:
             _check_device(setup.cfg["trainer"], one_gpu)
         _check_layers(setup.cfg)
-        if setup.cfg["method"]["input"] != "question":  # prompts have a check of their own
+        asked = setup.cfg["method"]["input"] == "question"
+        if not asked:  # prompts have a check of their own
             _check_length(setup.cfg, setup.task.max_length)
         if adapter_rank(setup.cfg) and find_spec("peft") is None:
             raise ConfigError("model_args.adapter=lora needs the package peft: pip install 'fewnlu[lora]'")
-        asked = setup.cfg["method"]["input"] == "question"
         if asked and setup.cfg["decode"]["name"] == "outlines" and find_spec("outlines") is None:
             raise ConfigError(
                 "decode=outlines needs the package outlines: pip install 'fewnlu[dutch]', or take decode=tree"

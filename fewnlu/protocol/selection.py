@@ -25,6 +25,12 @@ class DevScores:
     scores: Sequence[float]
     places: Sequence[tuple[int, int]] = ()
 
+    @classmethod
+    def of(cls, results: Sequence[Mapping[str, Any]]) -> DevScores:
+        """Of the results of one h's runs; those without a usable dev score are left out."""
+        scored = [r for r in results if r["dev"] and r["dev"]["select"] is not None]
+        return cls(results[0]["h"], [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored])
+
     @property
     def where(self) -> frozenset[tuple[int, int]]:
         """The splits and repetitions that the scores are of."""

@@ -77,7 +77,7 @@ def run_trial(cfg: dict[str, Any], sweep: Path, threads: int | None = None) -> f
                     if cfg["runtime"]["fail_fast"]:
                         stop.request("a run failed (runtime.fail_fast=true)")
             training_done()
-    if lab is not None and cfg["method"]["input"] == "question" and not failed:
+    if lab is not None and not failed:
         lab.tidy()
     scores = []
     for k in setup.ks:

@@ -118,7 +118,7 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
     not count. Of runs that code with different NUMERICS made, only the newest count.
     """
     found: dict[tuple[Any, ...], Study] = {}
-    folders: dict[Path, list[Study]] = {}
+    folders: dict[Path, Study] = {}  # where studies lie; the first one answers for damage
     damaged: list[Path] = []
     shared: dict[str, Any] = {}
     with _no_garbage():
@@ -136,8 +136,7 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
                 if study is None:
                     study = Study(what["study_name"], what["study"], seeds, what.get("k_total"), folder)
                     found[ident] = study
-                if study not in (there := folders.setdefault(folder, [])):
-                    there.append(study)
+                folders.setdefault(folder, study)
                 if run.result is not None:
                     study.runs.setdefault(canonical(run.result["h"]), []).append(_slim(run.result, run.folder, shared))
                 else:
@@ -149,8 +148,8 @@ def read_studies(roots: Iterable[Path]) -> list[Study]:
         folder = path.parent.parent
         if folder not in folders:  # nothing else is left of its study
             found[folder.name, "", str(folder), 0] = lost = Study(folder.name, "", {}, None, folder)
-            folders[folder] = [lost]
-        folders[folder][0].damaged.append(path)
+            folders[folder] = lost
+        folders[folder].damaged.append(path)
     return [found[ident] for ident in sorted(found)]
 
 
@@ -193,13 +192,7 @@ def _slim(result: dict[str, Any], folder: Path, shared: dict[str, Any]) -> dict[
 
 def dev_table(study: Study) -> list[DevScores]:
     """Dev scores per h: all that selection may see."""
-    return [dev_scores(results) for results in study.runs.values()]
-
-
-def dev_scores(results: Sequence[dict[str, Any]]) -> DevScores:
-    """Dev scores of one h's runs, with the splits that they are of."""
-    scored = [r for r in results if r["dev"] and r["dev"]["select"] is not None]
-    return DevScores(results[0]["h"], [r["dev"]["select"] for r in scored], [(r["k"], r["rep"]) for r in scored])
+    return [DevScores.of(results) for results in study.runs.values()]
 
 
 def dev_test_means(study: Study) -> list[tuple[dict[str, Any], float, float]]:
